@@ -1,0 +1,34 @@
+// Checks gradients against central differences.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <zerone/autograd/tape.h>
+
+namespace zerone {
+
+struct GradcheckOptions {
+  /// Step of the central difference. With small-integer data and a function that is at most
+  /// quadratic in each element, a step of 1 makes the difference exact.
+  double step = 1e-4;
+  /// |analytic - numeric| <= absolute + relative * |numeric|
+  double relative = 1e-6, absolute = 1e-6;
+  std::uint64_t seed = 1;
+};
+
+struct GradcheckResult {
+  bool passed = false;
+  double max_error = 0;  ///< largest |analytic - numeric| over all inputs
+  std::string message;   ///< where the first failure is: input, element, both values
+};
+
+/// Compares the gradients that `function` records with central differences of a random projection
+/// of its result, element by element. `inputs` are f64 tensors of one context, on any device; they
+/// are not changed.
+GradcheckResult gradcheck(const std::function<Var(std::span<const Var>)>& function,
+                          const std::vector<Tensor>& inputs, const GradcheckOptions& options = {});
+
+}  // namespace zerone

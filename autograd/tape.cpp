@@ -1,0 +1,180 @@
+#include <zerone/autograd/tape.h>
+
+#include <fmt/format.h>
+
+#include <zerone/core/error.h>
+
+namespace zerone {
+
+void Gradients::give(int input, Tensor gradient) {
+  if (needs(input)) tape_.accumulate(edges_[input], std::move(gradient), op_);
+}
+
+const Tensor& Saved::get(const char* op, const char* what) const {
+  if (tensor_.defined() && tensor_.version() != version_)
+    throw AutogradError(
+        fmt::format("[{}] {} ({}) was written after the forward pass kept it: version {} now, {} "
+                    "then",
+                    op, what, describe(tensor_), tensor_.version(), version_));
+  return tensor_;
+}
+
+Tape* Var::tape() const {
+  if (!link_) return nullptr;
+  if (!link_->tape) throw AutogradError("[var] used after its tape was destroyed");
+  return link_->tape;
+}
+
+Var Var::with(const Parameter& parameter) const {
+  if (!parameter.defined()) return Var();
+  Tape* const on = tape();
+  return on ? on->parameter(parameter) : Var(parameter.value());
+}
+
+Tape::Tape() : link_(std::make_shared<Link>(Link{this})) {}
+Tape::~Tape() { link_->tape = nullptr; }
+
+Var Tape::append(Tensor value, Entry entry) {
+  entry.dtype = value.dtype();
+  entry.shape = value.shape();
+  entries_.push_back(std::move(entry));
+  return Var(std::move(value), link_, static_cast<int>(entries_.size()) - 1);
+}
+
+Var Tape::leaf(Tensor value) {
+  if (!value.defined() || !is_floating(value.dtype()))
+    throw DTypeError(fmt::format("[tape] a leaf needs a floating-point tensor, got {}",
+                                 describe(value)));
+  Entry entry;
+  entry.leaf = true;
+  return append(std::move(value), std::move(entry));
+}
+
+Var Tape::constant(Tensor value) { return Var(std::move(value), link_, -1); }
+
+Var Tape::parameter(const Parameter& parameter) {
+  if (!parameter.requires_grad()) return constant(parameter.value());
+  const auto [it, added] = parameter_leaves_.try_emplace(parameter.id(), 0);
+  if (!added) return Var(parameter.value(), link_, it->second);
+  Var var = leaf(parameter.value());
+  it->second = var.index_;
+  parameters_.emplace_back(var.index_, parameter);
+  return var;
+}
+
+bool Tape::wants_grad(std::initializer_list<const Var*> inputs) {
+  for (const Var* input : inputs)
+    if (input->requires_grad()) return true;
+  return false;
+}
+
+Var Tape::record(Tensor value, std::initializer_list<const Var*> inputs,
+                 std::unique_ptr<Node> node) {
+  Tape* tape = nullptr;
+  bool wanted = false;
+  for (const Var* input : inputs) {
+    Tape* const other = input->tape();
+    if (tape && other && tape != other)
+      throw AutogradError(fmt::format("[{}] operands are on different tapes",
+                                      node ? node->name() : "op"));
+    if (other) tape = other;
+    wanted = wanted || input->requires_grad();
+  }
+  if (!tape) return Var(std::move(value));
+  if (!wanted || !node) return tape->constant(std::move(value));
+  Entry entry;
+  entry.first_edge = static_cast<std::int64_t>(tape->edges_.size());
+  entry.edge_count = static_cast<int>(inputs.size());
+  entry.node = std::move(node);
+  for (const Var* input : inputs) tape->edges_.push_back(input->index_);
+  return tape->append(std::move(value), std::move(entry));
+}
+
+void Tape::accumulate(int index, Tensor gradient, const char* op) {
+  const Entry& entry = entries_[index];
+  if (gradient.shape() != entry.shape || gradient.dtype() != entry.dtype)
+    throw AutogradError(fmt::format("[{}] made a gradient {} for an input of type {} and shape {}",
+                                    op, describe(gradient), to_string(entry.dtype),
+                                    to_string(entry.shape)));
+  Tensor& sum = gradients_[index];
+  // Only memory that nobody else sees may be added to in place.
+  const auto owned = [](const Tensor& x) {
+    return x.shared_storage().use_count() == 1 && x.is_dense() && !x.storage().external();
+  };
+  if (!sum.defined() || sum.known_zero()) {
+    sum = std::move(gradient);
+  } else if (gradient.known_zero()) {
+    return;
+  } else if (owned(sum)) {
+    sum.add_(gradient);
+  } else {
+    if (!owned(gradient)) gradient = gradient.clone();
+    gradient.add_(sum);  // a + b = b + a bit for bit
+    sum = std::move(gradient);
+  }
+}
+
+void Tape::backward(const Var& result, const BackwardOptions& options) {
+  if (!result.defined() || result.tape() != this || !result.requires_grad())
+    throw AutogradError("[backward] the result is not on this tape, or depends on no leaf");
+  Tensor seed = options.seed;
+  if (!seed.defined()) {
+    if (result.value().numel() != 1)
+      throw AutogradError(fmt::format("[backward] the result is {}; a seed gradient is needed "
+                                      "unless it has one element",
+                                      describe(result.value())));
+    seed = Tensor::full(result.value().context(), result.shape(), 1, result.value().dtype());
+  }
+  gradients_.resize(entries_.size());
+  std::vector<std::pair<int, Tensor>> before;  // leaf gradients of earlier runs
+  for (std::size_t i = 0; i < entries_.size(); ++i)
+    if (gradients_[i].defined())
+      before.emplace_back(static_cast<int>(i), std::exchange(gradients_[i], Tensor()));
+  try {
+    accumulate(result.index_, std::move(seed), "backward");
+    for (int i = result.index_; i >= 0; --i) {
+      Entry& entry = entries_[i];
+      if (entry.leaf || !gradients_[i].defined()) continue;
+      if (!entry.node)
+        throw AutogradError(
+            "[backward] the buffers of this part of the tape were released by an earlier backward; "
+            "pass retain = true there to run it again");
+      Gradients gradients(*this, entry.node->name(), std::exchange(gradients_[i], Tensor()),
+                          std::span<const int>(edges_).subspan(
+                              static_cast<std::size_t>(entry.first_edge),
+                              static_cast<std::size_t>(entry.edge_count)));
+      entry.node->backward(gradients);
+      if (!options.retain) entry.node.reset();
+    }
+  } catch (...) {
+    for (Tensor& gradient : gradients_) gradient = Tensor();
+    for (auto& [index, gradient] : before) gradients_[index] = std::move(gradient);
+    throw;
+  }
+  for (const auto& [index, parameter] : parameters_) {
+    Tensor& fresh = gradients_[index];
+    if (!fresh.defined()) continue;
+    Tensor& kept = parameter.grad();
+    if (kept.defined())
+      kept.add_(fresh);
+    else
+      kept = std::move(fresh);
+    fresh = Tensor();
+  }
+  for (auto& [index, gradient] : before) {
+    Tensor& fresh = gradients_[index];
+    if (fresh.defined()) gradient.add_(fresh);
+    fresh = std::move(gradient);
+  }
+}
+
+Tensor Tape::grad(const Var& leaf) const {
+  if (leaf.tape() != this || !leaf.requires_grad() || !entries_[leaf.index_].leaf)
+    throw AutogradError("[grad] not a leaf of this tape");
+  for (const auto& [index, parameter] : parameters_)
+    if (index == leaf.index_) return parameter.grad();
+  const auto index = static_cast<std::size_t>(leaf.index_);
+  return index < gradients_.size() ? gradients_[index] : Tensor();
+}
+
+}  // namespace zerone

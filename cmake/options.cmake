@@ -1,0 +1,16 @@
+# What a user may choose. Nothing here sets a global flag.
+option(ZERONE_CUDA "Build the CUDA kernels and rows (needs nvcc and cudnn-frontend's headers)" OFF)
+option(ZERONE_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(ZERONE_EXAMPLES "Build the experiment programs" ${PROJECT_IS_TOP_LEVEL})
+option(ZERONE_BENCH "Build the benchmarks" OFF)
+option(ZERONE_INSTALL "Make install rules" ${PROJECT_IS_TOP_LEVEL})
+option(ZERONE_WARNINGS_AS_ERRORS "Treat warnings in zerone's own code as errors" ${PROJECT_IS_TOP_LEVEL})
+set(ZERONE_ONEDNN AUTO CACHE STRING "Build the oneDNN rows: ON, OFF, or AUTO (if found)")
+set(ZERONE_SANITIZE "" CACHE STRING "Sanitizers for zerone's targets, e.g. address,undefined")
+
+if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+if(PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+endif()

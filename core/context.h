@@ -1,0 +1,132 @@
+// A Context is one device, one stream and everything that work on it needs: the caching allocator,
+// the random generator, library handles, cached plans and the options in force.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <zerone/core/device.h>
+#include <zerone/kernels/types.h>
+
+namespace zerone {
+
+class ContextState;
+
+/// Whether operations look for zeros in their weights.
+///   off        never
+///   automatic  where it is expected to be faster
+///   force      wherever a zero-skipping implementation accepts the problem
+enum class ZeroSkip : std::uint8_t { off, automatic, force };
+
+/// How 0*NaN and 0*Inf are treated where a zero weight is skipped.
+///   fast    skipped: the result is as if the product were 0
+///   strict  a problem with a non-finite input takes a dense implementation
+enum class ZeroSkipNumerics : std::uint8_t { fast, strict };
+
+struct ContextOptions {
+  Math math = Math::fp32;
+  /// Restrict library implementations to those that repeat bit for bit. Own kernels always do.
+  bool deterministic = true;
+  ZeroSkip zero_skip = ZeroSkip::automatic;
+  ZeroSkipNumerics zero_skip_numerics = ZeroSkipNumerics::fast;
+  /// CPU threads of this context; 0 means all that the process may use.
+  int threads = 0;
+  /// Most scratch memory, in bytes, that one operation may take from a library implementation.
+  std::size_t workspace_limit = std::size_t{256} << 20;
+  std::uint64_t seed = 0;
+  /// A cudaStream_t of the caller's, which must outlive the context; null makes an own stream.
+  void* stream = nullptr;
+};
+
+/// Allocator counters, in bytes.
+struct MemoryStats {
+  std::size_t live = 0;           ///< held by tensors and scratch
+  std::size_t reserved = 0;       ///< taken from the device, cached blocks included
+  std::size_t peak_live = 0;      ///< highest `live` since the last reset_peak_memory()
+  std::size_t driver_calls = 0;   ///< allocations and frees that reached the driver, ever
+  std::size_t layout_copied = 0;  ///< bytes written by contiguous() and other re-layouts, ever
+};
+
+/// A shared handle: copies mean the same context, and a tensor keeps its context's state alive, so
+/// tensors may outlive every handle. One context serves one thread at a time; different contexts
+/// are independent.
+class Context {
+ public:
+  /// Throws DeviceError if the device cannot be used, with the cause.
+  explicit Context(Device device = Device::cpu(), const ContextOptions& options = {});
+  explicit Context(std::shared_ptr<ContextState> state) : state_(std::move(state)) {}
+
+  Device device() const;
+  const ContextOptions& options() const;
+  Math math() const { return options().math; }
+  int threads() const { return options().threads; }
+  /// "context #3 on cuda:0"
+  std::string name() const;
+  /// Device model, e.g. the GPU's or the CPU's name.
+  std::string device_name() const;
+
+  void set_math(Math);
+  void set_deterministic(bool);
+  void set_zero_skip(ZeroSkip);
+  void set_zero_skip_numerics(ZeroSkipNumerics);
+  void set_workspace_limit(std::size_t bytes);
+
+  /// Makes operation `op` ("conv2d.forward") use implementation `row` ("cuda.cudnn") whatever the
+  /// selection says; an empty row lifts it. Checked at use: SelectionError if the row rejects.
+  void force(std::string_view op, std::string_view row);
+
+  /// Restarts the random stream.
+  void seed(std::uint64_t seed);
+
+  /// Waits until all work submitted on this context has finished; reports asynchronous errors.
+  void synchronize();
+
+  MemoryStats memory() const;
+  void reset_peak_memory();
+  /// Gives cached blocks back to the device.
+  void empty_cache();
+
+  ContextState& state() const { return *state_; }
+  const std::shared_ptr<ContextState>& shared_state() const { return state_; }
+  bool operator==(const Context& other) const { return state_ == other.state_; }
+
+ private:
+  std::shared_ptr<ContextState> state_;
+};
+
+/// Sets an option of a context for a scope and restores it afterwards.
+class ScopedMath {
+ public:
+  ScopedMath(Context context, Math math) : context_(std::move(context)), saved_(context_.math()) {
+    context_.set_math(math);
+  }
+  ~ScopedMath() { context_.set_math(saved_); }
+  ScopedMath(const ScopedMath&) = delete;
+  ScopedMath& operator=(const ScopedMath&) = delete;
+
+ private:
+  Context context_;
+  Math saved_;
+};
+
+/// Forces an implementation for a scope and lifts it afterwards.
+class ScopedForce {
+ public:
+  ScopedForce(Context context, std::string op, std::string_view row)
+      : context_(std::move(context)), op_(std::move(op)) {
+    context_.force(op_, row);
+  }
+  ~ScopedForce() { context_.force(op_, {}); }
+  ScopedForce(const ScopedForce&) = delete;
+  ScopedForce& operator=(const ScopedForce&) = delete;
+
+ private:
+  Context context_;
+  std::string op_;
+};
+
+}  // namespace zerone

@@ -1,0 +1,25 @@
+// The CUDA side of a context, for code that launches kernels or calls libraries. Internal.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <zerone/core/context_state.h>
+
+namespace zerone {
+
+/// Throws CudaError (OutOfMemoryError for an allocation failure) naming `where` unless cudaSuccess.
+void check_cuda(cudaError_t status, const char* where);
+
+/// The stream of a CUDA context.
+cudaStream_t cuda_stream(const ContextState&);
+
+/// Fixed facts of a CUDA device, read once.
+struct CudaDeviceInfo {
+  std::string name;
+  int compute_capability = 0;  // 90 for 9.0
+  int multiprocessors = 0;
+  std::size_t l2_bytes = 0;
+};
+const CudaDeviceInfo& cuda_device_info(const ContextState&);
+
+}  // namespace zerone

@@ -1,0 +1,30 @@
+// Where data lives and work runs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace zerone {
+
+enum class DeviceType : std::uint8_t { cpu, cuda };
+
+/// A processor: the host, or one CUDA device by index.
+struct Device {
+  DeviceType type = DeviceType::cpu;
+  int index = 0;
+
+  static Device cpu() { return {}; }
+  static Device cuda(int index = 0) { return {DeviceType::cuda, index}; }
+  bool is_cuda() const { return type == DeviceType::cuda; }
+  bool operator==(const Device&) const = default;
+};
+
+std::string to_string(DeviceType);
+std::string to_string(Device);
+
+/// Usable CUDA devices: 0 in a CPU-only build, without a driver, or with none visible.
+int cuda_device_count();
+/// Why cuda_device_count() is 0; empty when it is not.
+std::string why_no_cuda();
+
+}  // namespace zerone

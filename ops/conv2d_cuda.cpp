@@ -1,0 +1,346 @@
+#include <fmt/format.h>
+
+#include <zerone/core/cuda_context.h>
+#include <zerone/core/error.h>
+#include <zerone/core/views.h>
+#include <zerone/kernels/cuda/elementwise.h>
+#include <zerone/kernels/cuda/reference.h>
+#include <zerone/kernels/cuda/zero_skip.h>
+#include <zerone/ops/conv2d.h>
+#include <zerone/ops/vendor/handles.h>
+
+namespace zerone::conv2d_cuda {
+namespace {
+
+using kernels::ZeroSkipPass;
+using vendor::CudnnConv2d;
+
+// --- cuDNN --------------------------------------------------------------------------------------
+
+/// A pass on cuDNN. cuDNN wants every operand in one memory order; a weight that lies in the other
+/// one is re-laid at each call (`relaid_weight`; for dw, after the call).
+struct CudnnPlan final : Plan {
+  std::unique_ptr<CudnnConv2d> conv;
+  bool separate_epilogue = false;  // bias and activation follow as passes of their own
+  std::optional<Layout> relaid_weight;
+  std::size_t scratch_bytes() const override {
+    return conv->workspace_bytes() +
+           (relaid_weight ? static_cast<std::size_t>(relaid_weight->numel()) * 8 : 0);
+  }
+  std::string detail() const override {
+    return fmt::format("{}{}{}", conv->engine(),
+                       separate_epilogue ? ", bias and activation apart" : "",
+                       relaid_weight ? ", weight re-laid" : "");
+  }
+  std::string token() const override { return conv->to_json(); }
+};
+
+bool lies_as(const std::array<std::int64_t, 4>& sizes, const std::array<std::int64_t, 4>& strides,
+             const std::array<std::int64_t, 4>& wanted) {
+  for (std::size_t i = 0; i < 4; ++i)
+    if (sizes[i] != 1 && strides[i] != wanted[i]) return false;
+  return true;
+}
+
+/// The weight's layout in the images' memory order, if it lies otherwise.
+std::optional<Layout> relaid_weight(const kernels::Conv2dShape& s, bool backward_data) {
+  const std::array<std::int64_t, 4> w{s.c_out, s.c_in / s.groups, s.kh, s.kw};
+  const std::array<std::int64_t, 4> kcrs{w[1] * w[2] * w[3], w[2] * w[3], w[3], 1};
+  const std::array<std::int64_t, 4> krsc{w[1] * w[2] * w[3], 1, w[3] * w[1], w[1]};
+  const std::array<std::int64_t, 4> image =
+      backward_data ? std::array{s.n, s.c_out, s.h_out, s.w_out} : std::array{s.n, s.c_in, s.h, s.w};
+  const auto& strides = backward_data ? s.y_strides : s.x_strides;
+  const bool nchw = lies_as(
+      image, strides, {image[1] * image[2] * image[3], image[2] * image[3], image[3], 1});
+  const auto& wanted = nchw ? kcrs : krsc;
+  if (lies_as(w, s.w_strides, wanted)) return std::nullopt;
+  Layout layout;
+  layout.rank = 4;
+  for (std::size_t i = 0; i < 4; ++i) {
+    layout.sizes[i] = w[i];
+    layout.strides[i] = wanted[i];
+  }
+  return layout;
+}
+
+/// A tensor of the context's allocator in a given layout.
+Tensor make_tensor(const Tensor& like, const Layout& layout) {
+  const auto bytes = static_cast<std::size_t>(layout.numel()) * size_of(like.dtype());
+  return Tensor::view_of(std::make_shared<Storage>(like.context(), bytes), 0, layout, like.dtype());
+}
+
+Tensor relaid(const Tensor& w, const std::optional<Layout>& layout) {
+  if (!layout) return w;
+  Tensor copy = make_tensor(w, *layout);
+  copy.copy_(w);
+  return copy;
+}
+
+std::unique_ptr<Plan> plan_cudnn(ContextState& state, const Conv2dDesc& desc,
+                                 vendor::ConvPass pass, vendor::CudnnConv2dPointers pointers,
+                                 std::optional<Layout> weight_layout, const std::string& token,
+                                 std::string& reason) {
+  const vendor::CudnnHandle* handle = vendor::cudnn_handle(state, reason);
+  if (!handle) return nullptr;
+  const Scratch workspace(state, state.tuning ? state.options.workspace_limit : 0);
+  const vendor::CudnnBuildOptions options{.workspace_limit = state.options.workspace_limit,
+                                          .tune = state.tuning,
+                                          .pointers = pointers,
+                                          .workspace = workspace.data()};
+  vendor::CudnnConv2dProblem problem{.shape = desc.shape,
+                                     .pass = pass,
+                                     .dtype = desc.dtype,
+                                     .math = desc.math,
+                                     .bias = desc.bias,
+                                     .activation = desc.activation,
+                                     .deterministic = state.options.deterministic,
+                                     .allow_winograd = false,  // 2-4x the error of an FMA loop
+                                     .alignment = desc.alignment};
+  if (weight_layout)
+    for (std::size_t i = 0; i < 4; ++i) problem.shape.w_strides[i] = weight_layout->strides[i];
+  const auto build = [&] {
+    return token.empty() ? CudnnConv2d::build(*handle, problem, options)
+                         : CudnnConv2d::from_json(*handle, problem, token, options);
+  };
+  auto plan = std::make_unique<CudnnPlan>();
+  plan->relaid_weight = weight_layout;
+  auto built = build();
+  if (!built && (desc.bias || desc.activation != Activation::none)) {
+    problem.bias = false;
+    problem.activation = Activation::none;
+    plan->separate_epilogue = true;
+    built = build();
+  }
+  if (!built) {
+    reason = built.reason;
+    return nullptr;
+  }
+  plan->conv = std::move(built.value);
+  return plan;
+}
+
+void run_cudnn(ContextState& state, CudnnPlan& plan, const vendor::CudnnConv2dPointers& pointers) {
+  std::string reason;
+  const Scratch workspace(state, plan.conv->workspace_bytes());
+  const vendor::CudnnStatus status =
+      plan.conv->run(*vendor::cudnn_handle(state, reason), pointers, workspace.data());
+  if (!status.ok()) throw LibraryError("[conv2d] cuDNN: " + status.text());
+}
+
+const void* data_or_null(const Tensor& x) { return x.defined() ? x.data() : nullptr; }
+
+std::unique_ptr<Plan> plan_forward(ContextState& state, const Conv2dDesc& desc,
+                                   const Conv2dForwardArgs& args, const std::string& token,
+                                   std::string& reason) {
+  const auto layout = relaid_weight(desc.shape, false);
+  const Tensor w = state.tuning ? relaid(args.w, layout) : args.w;
+  return plan_cudnn(state, desc, vendor::ConvPass::forward,
+                    {.x = args.x.data(),
+                     .w = w.data(),
+                     .bias = data_or_null(args.b),
+                     .result = args.y.mutable_data()},
+                    layout, token, reason);
+}
+
+void run_forward(ContextState& state, const Conv2dDesc& desc, const Conv2dForwardArgs& args,
+                 Plan* plan) {
+  auto& cudnn = static_cast<CudnnPlan&>(*plan);
+  const Tensor w = relaid(args.w, cudnn.relaid_weight);
+  run_cudnn(state, cudnn,
+            {.x = args.x.data(),
+             .w = w.data(),
+             .bias = cudnn.separate_epilogue ? nullptr : data_or_null(args.b),
+             .result = args.y.mutable_data()});
+  if (!cudnn.separate_epilogue) return;
+  const kernels::View y = mutable_view(args.y);
+  const cudaStream_t stream = cuda_stream(state);
+  if (desc.bias) {
+    const Tensor b = args.b.reshape({1, args.b.numel(), 1, 1}).expand(args.y.shape());
+    check_cuda(kernels::cuda::binary(kernels::BinaryOp::add, y, y, view(b), stream), "conv2d");
+  }
+  if (desc.activation == Activation::relu)
+    check_cuda(kernels::cuda::unary(kernels::UnaryOp::relu, y, y, 1, 0, stream), "conv2d");
+}
+
+std::unique_ptr<Plan> plan_data(ContextState& state, const Conv2dDesc& desc,
+                                const Conv2dDataArgs& args, const std::string& token,
+                                std::string& reason) {
+  const auto layout = relaid_weight(desc.shape, true);
+  const Tensor w = state.tuning ? relaid(args.w, layout) : args.w;
+  return plan_cudnn(state, desc, vendor::ConvPass::backward_data,
+                    {.w = w.data(), .y = args.dy.data(), .result = args.dx.mutable_data()}, layout,
+                    token, reason);
+}
+
+void run_data(ContextState& state, const Conv2dDesc&, const Conv2dDataArgs& args, Plan* plan) {
+  auto& cudnn = static_cast<CudnnPlan&>(*plan);
+  const Tensor w = relaid(args.w, cudnn.relaid_weight);
+  run_cudnn(state, cudnn,
+            {.w = w.data(), .y = args.dy.data(), .result = args.dx.mutable_data()});
+}
+
+std::unique_ptr<Plan> plan_weight(ContextState& state, const Conv2dDesc& desc,
+                                  const Conv2dWeightArgs& args, const std::string& token,
+                                  std::string& reason) {
+  const auto layout = relaid_weight(desc.shape, false);
+  Tensor dw = layout && state.tuning ? make_tensor(args.dw, *layout) : args.dw;
+  return plan_cudnn(state, desc, vendor::ConvPass::backward_weight,
+                    {.x = args.x.data(), .y = args.dy.data(), .result = dw.mutable_data()}, layout,
+                    token, reason);
+}
+
+void run_weight(ContextState& state, const Conv2dDesc&, const Conv2dWeightArgs& args, Plan* plan) {
+  auto& cudnn = static_cast<CudnnPlan&>(*plan);
+  Tensor dw = cudnn.relaid_weight ? make_tensor(args.dw, *cudnn.relaid_weight) : args.dw;
+  run_cudnn(state, cudnn,
+            {.x = args.x.data(), .y = args.dy.data(), .result = dw.mutable_data()});
+  if (cudnn.relaid_weight) args.dw.copy_(dw);
+}
+
+// --- zero-skip ----------------------------------------------------------------------------------
+
+ZeroSkipPass skip_pass(const Conv2dDesc& desc) {
+  return desc.pass == Conv2dPass::forward ? ZeroSkipPass::forward : ZeroSkipPass::backward_data;
+}
+
+std::string reject_skip(const Conv2dDesc& desc) {
+  if (std::string reason = reject_unless_known_zeros(desc); !reason.empty()) return reason;
+  return std::string(kernels::cuda::zero_skip_reject(desc.shape, skip_pass(desc), desc.dtype));
+}
+
+/// Per cent of zeros from which skipping is expected to win: FMA units against what the dense row
+/// may use. From the break-even measurement in docs/experiments.md.
+int crossover_percent(const Conv2dDesc& desc) {
+  const bool tensor_cores = desc.dtype == DType::bf16 || desc.dtype == DType::f16 ||
+                            (desc.math != Math::fp32 && desc.math != Math::strict);
+  if (desc.dtype == DType::f64) return 50;
+  return tensor_cores ? 95 : 75;
+}
+
+std::string decline_skip(const Conv2dDesc& desc) {
+  const int crossover = crossover_percent(desc);
+  if (desc.skip_forced || desc.zero_percent >= crossover) return {};
+  return fmt::format("{} % zeros; expected to win from {} %", desc.zero_percent, crossover);
+}
+
+void run_skip_forward(ContextState& state, const Conv2dDesc& desc, const Conv2dForwardArgs& args,
+                      Plan*) {
+  const Tensor pack = packed_weight(args.w, desc.shape, ZeroSkipPass::forward, args.zeros);
+  note_frozen(args.w, args.zeros);
+  check_cuda(kernels::cuda::zero_skip_run(desc.shape, ZeroSkipPass::forward,
+                                          {.in = args.x.data(),
+                                           .pack = pack.data(),
+                                           .bias = data_or_null(args.b),
+                                           .out = args.y.mutable_data(),
+                                           .activation = desc.activation,
+                                           .dtype = desc.dtype},
+                                          cuda_stream(state)),
+             "conv2d");
+}
+
+void run_skip_data(ContextState& state, const Conv2dDesc& desc, const Conv2dDataArgs& args, Plan*) {
+  const Tensor pack = packed_weight(args.w, desc.shape, ZeroSkipPass::backward_data, args.zeros);
+  note_frozen(args.w, args.zeros);
+  check_cuda(kernels::cuda::zero_skip_run(desc.shape, ZeroSkipPass::backward_data,
+                                          {.in = args.dy.data(),
+                                           .pack = pack.data(),
+                                           .out = args.dx.mutable_data(),
+                                           .dtype = desc.dtype},
+                                          cuda_stream(state)),
+             "conv2d");
+}
+
+}  // namespace
+
+std::span<const Conv2dForwardList::Row> forward_rows() {
+  static constexpr Conv2dForwardList::Row rows[] = {
+      {.name = "cuda.constant",
+       .device = DeviceType::cuda,
+       .reject = reject_unless_all_zero,
+       .run = run_constant_forward},
+      {.name = "cuda.zero_skip",
+       .device = DeviceType::cuda,
+       .reject = reject_skip,
+       .decline = decline_skip,
+       .run = run_skip_forward},
+      {.name = "cuda.cudnn",
+       .device = DeviceType::cuda,
+       .reject = accept_all<Conv2dDesc>,
+       .make_plan = plan_forward,
+       .run = run_forward},
+      {.name = "cuda.reference",
+       .device = DeviceType::cuda,
+       .reject = accept_all<Conv2dDesc>,
+       .run = [](ContextState& state, const Conv2dDesc& desc, const Conv2dForwardArgs& args,
+                 Plan*) {
+         check_cuda(kernels::cuda::reference::conv2d_forward(desc.shape,
+                                                             {.x = args.x.data(),
+                                                              .w = args.w.data(),
+                                                              .bias = data_or_null(args.b),
+                                                              .y = args.y.mutable_data(),
+                                                              .activation = desc.activation,
+                                                              .dtype = desc.dtype},
+                                                             cuda_stream(state)),
+                    "conv2d");
+       }}};
+  return rows;
+}
+
+std::span<const Conv2dDataList::Row> data_rows() {
+  static constexpr Conv2dDataList::Row rows[] = {
+      {.name = "cuda.constant",
+       .device = DeviceType::cuda,
+       .reject = reject_unless_all_zero,
+       .run = run_constant_data},
+      {.name = "cuda.zero_skip",
+       .device = DeviceType::cuda,
+       .reject = reject_skip,
+       .decline = decline_skip,
+       .run = run_skip_data},
+      {.name = "cuda.cudnn",
+       .device = DeviceType::cuda,
+       .reject = accept_all<Conv2dDesc>,
+       .make_plan = plan_data,
+       .run = run_data},
+      {.name = "cuda.reference",
+       .device = DeviceType::cuda,
+       .reject = accept_all<Conv2dDesc>,
+       .run = [](ContextState& state, const Conv2dDesc& desc, const Conv2dDataArgs& args, Plan*) {
+         check_cuda(kernels::cuda::reference::conv2d_backward_data(desc.shape,
+                                                                   {.dy = args.dy.data(),
+                                                                    .w = args.w.data(),
+                                                                    .dx = args.dx.mutable_data(),
+                                                                    .dtype = desc.dtype},
+                                                                   cuda_stream(state)),
+                    "conv2d");
+       }}};
+  return rows;
+}
+
+std::span<const Conv2dWeightList::Row> weight_rows() {
+  static constexpr Conv2dWeightList::Row rows[] = {
+      {.name = "cuda.constant",
+       .device = DeviceType::cuda,
+       .reject = reject_unless_all_zero,
+       .run = run_constant_weight},
+      {.name = "cuda.cudnn",
+       .device = DeviceType::cuda,
+       .reject = accept_all<Conv2dDesc>,
+       .make_plan = plan_weight,
+       .run = run_weight},
+      {.name = "cuda.reference",
+       .device = DeviceType::cuda,
+       .reject = accept_all<Conv2dDesc>,
+       .run = [](ContextState& state, const Conv2dDesc& desc, const Conv2dWeightArgs& args, Plan*) {
+         check_cuda(kernels::cuda::reference::conv2d_backward_weight(desc.shape,
+                                                                     {.x = args.x.data(),
+                                                                      .dy = args.dy.data(),
+                                                                      .dw = args.dw.mutable_data(),
+                                                                      .dtype = desc.dtype},
+                                                                     cuda_stream(state)),
+                    "conv2d");
+       }}};
+  return rows;
+}
+
+}  // namespace zerone::conv2d_cuda

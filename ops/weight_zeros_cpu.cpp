@@ -1,0 +1,26 @@
+#include <zerone/core/error.h>
+#include <zerone/kernels/cpu/zero_skip.h>
+#include <zerone/ops/weight_zeros.h>
+
+namespace zerone {
+
+const WeightZerosBackend& weight_zeros_cpu() {
+  static constexpr WeightZerosBackend backend{
+      .count =
+          [](const Tensor& w, const kernels::Conv2dShape& shape) {
+            return kernels::cpu::zero_census(shape, w.data(), w.dtype());
+          },
+      .start_count = nullptr,  // counting is immediate
+      .poll = nullptr,
+      .pack_bytes = [](const kernels::Conv2dShape& shape, kernels::ZeroSkipPass pass,
+                       std::int64_t nonzeros,
+                       DType) { return kernels::cpu::zero_skip_pack_bytes(shape, pass, nonzeros); },
+      .pack =
+          [](const kernels::Conv2dShape& shape, kernels::ZeroSkipPass pass, const Tensor& w,
+             std::int64_t nonzeros, void* pack) {
+            kernels::cpu::zero_skip_pack(shape, pass, w.data(), w.dtype(), nonzeros, pack);
+          }};
+  return backend;
+}
+
+}  // namespace zerone
