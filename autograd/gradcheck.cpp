@@ -1,8 +1,8 @@
 #include <zerone/autograd/gradcheck.h>
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <cmath>
-#include <fmt/format.h>
 #include <random>
 
 #include <zerone/core/error.h>
@@ -24,8 +24,8 @@ GradcheckResult gradcheck(const std::function<Var(std::span<const Var>)>& functi
   std::mt19937_64 random(options.seed);
   std::vector<double> weights(static_cast<std::size_t>(result.value().numel()));
   for (double& weight : weights) weight = static_cast<double>(random() % 7) - 3;
-  tape.backward(result, {.seed = Tensor::from<double>(result.value().context(), result.shape(),
-                                                      weights)});
+  tape.backward(result,
+                {.seed = Tensor::from<double>(result.value().context(), result.shape(), weights)});
   const auto project = [&](std::span<const Var> plain) {
     const std::vector<double> values = function(plain).value().to_vector<double>();
     double sum = 0;

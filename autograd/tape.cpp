@@ -32,7 +32,9 @@ Var Var::with(const Parameter& parameter) const {
 }
 
 Tape::Tape() : link_(std::make_shared<Link>(Link{this})) {}
-Tape::~Tape() { link_->tape = nullptr; }
+Tape::~Tape() {
+  link_->tape = nullptr;
+}
 
 Var Tape::append(Tensor value, Entry entry) {
   entry.dtype = value.dtype();
@@ -43,14 +45,16 @@ Var Tape::append(Tensor value, Entry entry) {
 
 Var Tape::leaf(Tensor value) {
   if (!value.defined() || !is_floating(value.dtype()))
-    throw DTypeError(fmt::format("[tape] a leaf needs a floating-point tensor, got {}",
-                                 describe(value)));
+    throw DTypeError(
+        fmt::format("[tape] a leaf needs a floating-point tensor, got {}", describe(value)));
   Entry entry;
   entry.leaf = true;
   return append(std::move(value), std::move(entry));
 }
 
-Var Tape::constant(Tensor value) { return Var(std::move(value), link_, -1); }
+Var Tape::constant(Tensor value) {
+  return Var(std::move(value), link_, -1);
+}
 
 Var Tape::parameter(const Parameter& parameter) {
   if (!parameter.requires_grad()) return constant(parameter.value());
@@ -75,8 +79,8 @@ Var Tape::record(Tensor value, std::initializer_list<const Var*> inputs,
   for (const Var* input : inputs) {
     Tape* const other = input->tape();
     if (tape && other && tape != other)
-      throw AutogradError(fmt::format("[{}] operands are on different tapes",
-                                      node ? node->name() : "op"));
+      throw AutogradError(
+          fmt::format("[{}] operands are on different tapes", node ? node->name() : "op"));
     if (other) tape = other;
     wanted = wanted || input->requires_grad();
   }
@@ -120,9 +124,10 @@ void Tape::backward(const Var& result, const BackwardOptions& options) {
   Tensor seed = options.seed;
   if (!seed.defined()) {
     if (result.value().numel() != 1)
-      throw AutogradError(fmt::format("[backward] the result is {}; a seed gradient is needed "
-                                      "unless it has one element",
-                                      describe(result.value())));
+      throw AutogradError(
+          fmt::format("[backward] the result is {}; a seed gradient is needed "
+                      "unless it has one element",
+                      describe(result.value())));
     seed = Tensor::full(result.value().context(), result.shape(), 1, result.value().dtype());
   }
   gradients_.resize(entries_.size());
@@ -139,10 +144,10 @@ void Tape::backward(const Var& result, const BackwardOptions& options) {
         throw AutogradError(
             "[backward] the buffers of this part of the tape were released by an earlier backward; "
             "pass retain = true there to run it again");
-      Gradients gradients(*this, entry.node->name(), std::exchange(gradients_[i], Tensor()),
-                          std::span<const int>(edges_).subspan(
-                              static_cast<std::size_t>(entry.first_edge),
-                              static_cast<std::size_t>(entry.edge_count)));
+      Gradients gradients(
+          *this, entry.node->name(), std::exchange(gradients_[i], Tensor()),
+          std::span<const int>(edges_).subspan(static_cast<std::size_t>(entry.first_edge),
+                                               static_cast<std::size_t>(entry.edge_count)));
       entry.node->backward(gradients);
       if (!options.retain) entry.node.reset();
     }

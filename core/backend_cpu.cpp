@@ -1,10 +1,10 @@
 // The host as a device: memory, and the core's few kernels.
+#include <unistd.h>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <string>
-#include <unistd.h>
 
 #include <zerone/core/backend.h>
 #include <zerone/core/context_state.h>
@@ -69,8 +69,8 @@ class CpuBackend final : public Backend {
                           state_.random_offset, threads());
   }
   void normal(const kernels::View& out, double mean, double stddev) override {
-    kernels::cpu::normal(out.data, out.layout.numel(), out.dtype, mean, stddev,
-                         state_.options.seed, state_.random_offset, threads());
+    kernels::cpu::normal(out.data, out.layout.numel(), out.dtype, mean, stddev, state_.options.seed,
+                         state_.random_offset, threads());
   }
 
   void begin_capture() override {

@@ -1,7 +1,7 @@
 // A CUDA device: streams, memory, transfers, capture and the core's few kernels.
+#include <fmt/format.h>
 #include <algorithm>
 #include <cstring>
-#include <fmt/format.h>
 #include <mutex>
 
 #include <zerone/core/cuda_context.h>
@@ -15,8 +15,8 @@ namespace zerone {
 void check_cuda(cudaError_t status, const char* where) {
   if (status == cudaSuccess) return;
   (void)cudaGetLastError();  // clear a launch error, so that the next call is judged by itself
-  const std::string text = fmt::format("[{}] {}: {}", where, cudaGetErrorName(status),
-                                       cudaGetErrorString(status));
+  const std::string text =
+      fmt::format("[{}] {}: {}", where, cudaGetErrorName(status), cudaGetErrorString(status));
   if (status == cudaErrorMemoryAllocation) throw OutOfMemoryError(text, 0);
   if (status == cudaErrorNoKernelImageForDevice)
     throw CudaError(text + "; this build was compiled for " ZERONE_CUDA_ARCHITECTURES
@@ -148,7 +148,8 @@ class CudaBackend final : public Backend {
       Staging& staging = next_staging();
       std::memcpy(staging.data, static_cast<const std::byte*>(source) + done, part);
       check_cuda(cudaMemcpyAsync(static_cast<std::byte*>(target) + done, staging.data, part,
-                                 cudaMemcpyHostToDevice, stream_), "copy from the host");
+                                 cudaMemcpyHostToDevice, stream_),
+                 "copy from the host");
       check_cuda(cudaEventRecord(staging.event, stream_), "copy from the host");
       done += part;
     }
@@ -170,7 +171,8 @@ class CudaBackend final : public Backend {
     for (std::size_t done = 0; done < bytes;) {
       const Part part{&next_staging(), done, std::min(staging_bytes, bytes - done)};
       check_cuda(cudaMemcpyAsync(part.staging->data, static_cast<const std::byte*>(source) + done,
-                                 part.bytes, cudaMemcpyDeviceToHost, stream_), "copy to the host");
+                                 part.bytes, cudaMemcpyDeviceToHost, stream_),
+                 "copy to the host");
       check_cuda(cudaEventRecord(part.staging->event, stream_), "copy to the host");
       land(previous);
       previous = part;
@@ -218,15 +220,17 @@ class CudaBackend final : public Backend {
   }
   void uniform(const kernels::View& out, double low, double high) override {
     activate();
-    check_cuda(kernels::cuda::uniform(out.data, out.layout.numel(), out.dtype, low, high,
-                                      state_.options.seed, random_counter(), random_offset(),
-                                      stream_), "uniform");
+    check_cuda(
+        kernels::cuda::uniform(out.data, out.layout.numel(), out.dtype, low, high,
+                               state_.options.seed, random_counter(), random_offset(), stream_),
+        "uniform");
   }
   void normal(const kernels::View& out, double mean, double stddev) override {
     activate();
-    check_cuda(kernels::cuda::normal(out.data, out.layout.numel(), out.dtype, mean, stddev,
-                                     state_.options.seed, random_counter(), random_offset(),
-                                     stream_), "normal");
+    check_cuda(
+        kernels::cuda::normal(out.data, out.layout.numel(), out.dtype, mean, stddev,
+                              state_.options.seed, random_counter(), random_offset(), stream_),
+        "normal");
   }
 
   void begin_capture() override {
@@ -244,9 +248,8 @@ class CudaBackend final : public Backend {
     if (!keep) return nullptr;
     cudaGraphExec_t executable = nullptr;
     check_cuda(cudaGraphInstantiate(&executable, graph, 0), "graph");
-    return std::shared_ptr<void>(executable, [](void* e) {
-      (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(e));
-    });
+    return std::shared_ptr<void>(
+        executable, [](void* e) { (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(e)); });
   }
 
   void replay(void* graph, bool uses_random, std::uint64_t random_offset) override {
@@ -299,21 +302,26 @@ const CudaBackend& cuda_backend(const ContextState& state) {
 
 }  // namespace
 
-int cuda_device_count() { return devices().count; }
-std::string why_no_cuda() { return devices().why_none; }
+int cuda_device_count() {
+  return devices().count;
+}
+std::string why_no_cuda() {
+  return devices().why_none;
+}
 
-cudaStream_t cuda_stream(const ContextState& state) { return cuda_backend(state).stream(); }
+cudaStream_t cuda_stream(const ContextState& state) {
+  return cuda_backend(state).stream();
+}
 const CudaDeviceInfo& cuda_device_info(const ContextState& state) {
   return cuda_backend(state).info();
 }
 
 std::unique_ptr<Backend> make_cuda_backend(ContextState& state, int index, void* stream) {
   if (index < 0 || index >= devices().count)
-    throw DeviceError(fmt::format("[context] cuda:{} cannot be used: {}", index,
-                                  devices().count == 0
-                                      ? devices().why_none
-                                      : fmt::format("{} CUDA devices are visible",
-                                                    devices().count)));
+    throw DeviceError(fmt::format(
+        "[context] cuda:{} cannot be used: {}", index,
+        devices().count == 0 ? devices().why_none
+                             : fmt::format("{} CUDA devices are visible", devices().count)));
   return std::make_unique<CudaBackend>(state, index, stream);
 }
 

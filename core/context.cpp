@@ -1,9 +1,9 @@
 #include <zerone/core/context.h>
 
-#include <algorithm>
-#include <atomic>
 #include <fmt/format.h>
 #include <omp.h>
+#include <algorithm>
+#include <atomic>
 
 #include <zerone/core/context_state.h>
 #include <zerone/core/error.h>
@@ -11,15 +11,21 @@
 
 namespace zerone {
 
-std::string to_string(DeviceType type) { return type == DeviceType::cuda ? "cuda" : "cpu"; }
+std::string to_string(DeviceType type) {
+  return type == DeviceType::cuda ? "cuda" : "cpu";
+}
 
 std::string to_string(Device device) {
   return device.is_cuda() ? fmt::format("cuda:{}", device.index) : "cpu";
 }
 
 #if !ZERONE_CUDA
-int cuda_device_count() { return 0; }
-std::string why_no_cuda() { return "this build of zerone has no CUDA support"; }
+int cuda_device_count() {
+  return 0;
+}
+std::string why_no_cuda() {
+  return "this build of zerone has no CUDA support";
+}
 #endif
 
 Capture::~Capture() {
@@ -38,8 +44,8 @@ ContextState::ContextState(Device device_, const ContextOptions& options_)
 #endif
   if (!device.is_cuda()) backend = make_cpu_backend(*this);
   if (!backend)
-    throw DeviceError(fmt::format("[context] {} cannot be used: {}", to_string(device),
-                                  why_no_cuda()));
+    throw DeviceError(
+        fmt::format("[context] {} cannot be used: {}", to_string(device), why_no_cuda()));
   pool = std::make_shared<MemoryPool>(backend, stats);
 }
 
@@ -52,12 +58,22 @@ std::string ContextState::name() const {
 Context::Context(Device device, const ContextOptions& options)
     : state_(std::make_shared<ContextState>(device, options)) {}
 
-Device Context::device() const { return state_->device; }
-const ContextOptions& Context::options() const { return state_->options; }
-std::string Context::name() const { return state_->name(); }
-std::string Context::device_name() const { return state_->backend->device_name(); }
+Device Context::device() const {
+  return state_->device;
+}
+const ContextOptions& Context::options() const {
+  return state_->options;
+}
+std::string Context::name() const {
+  return state_->name();
+}
+std::string Context::device_name() const {
+  return state_->backend->device_name();
+}
 
-void Context::set_math(Math math) { state_->options.math = math; }
+void Context::set_math(Math math) {
+  state_->options.math = math;
+}
 
 void Context::set_deterministic(bool deterministic) {
   state_->options.deterministic = deterministic;
@@ -92,9 +108,15 @@ void Context::seed(std::uint64_t seed) {
   state_->random_offset = 0;
 }
 
-void Context::synchronize() { state_->backend->synchronize(); }
-MemoryStats Context::memory() const { return *state_->stats; }
-void Context::reset_peak_memory() { state_->stats->peak_live = state_->stats->live; }
+void Context::synchronize() {
+  state_->backend->synchronize();
+}
+MemoryStats Context::memory() const {
+  return *state_->stats;
+}
+void Context::reset_peak_memory() {
+  state_->stats->peak_live = state_->stats->live;
+}
 
 void Context::empty_cache() {
   synchronize();

@@ -21,8 +21,9 @@ class Storage;
 
 /// What a capture in progress collects; owned by the Graph afterwards.
 struct Capture {
-  std::shared_ptr<MemoryPool> pool;                        // everything allocated meanwhile
-  std::vector<std::pair<std::shared_ptr<MemoryPool>, Block>> kept;  // freed meanwhile, from elsewhere
+  std::shared_ptr<MemoryPool> pool;  // everything allocated meanwhile
+  std::vector<std::pair<std::shared_ptr<MemoryPool>, Block>>
+      kept;  // freed meanwhile, from elsewhere
   std::unordered_map<const Storage*, std::weak_ptr<Storage>> written;
   std::unordered_map<const Storage*, std::shared_ptr<Storage>> alive;
   /// Weights whose values were baked into the graph, at the version that was baked.

@@ -17,8 +17,7 @@ struct Graph::Impl {
 
 Graph Graph::capture(const Context& context, const std::function<void()>& work) {
   ContextState& state = context.state();
-  if (state.capture)
-    throw GraphError(fmt::format("[graph] {} is capturing already", state.name()));
+  if (state.capture) throw GraphError(fmt::format("[graph] {} is capturing already", state.name()));
   while (!state.pending_zeros.empty()) (*state.pending_zeros.begin())->materialize();
 
   auto impl = std::make_shared<Impl>(Impl{context, nullptr, nullptr});

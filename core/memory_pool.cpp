@@ -1,8 +1,8 @@
 #include <zerone/core/memory_pool.h>
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <bit>
-#include <fmt/format.h>
 
 #include <zerone/core/error.h>
 

@@ -1,15 +1,15 @@
 #include <zerone/core/npy.h>
 
+#include <fmt/format.h>
+#include <unistd.h>
 #include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <cstring>
-#include <fmt/format.h>
-#include <fstream>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <string_view>
-#include <unistd.h>
 
 #include <zerone/core/error.h>
 
@@ -22,8 +22,8 @@ constexpr std::string_view magic = "\x93NUMPY";
 constexpr std::size_t max_header = 64 << 10;
 
 struct Header {
-  char kind = 'f';           // f, i, u
-  std::size_t item = 0;      // bytes
+  char kind = 'f';       // f, i, u
+  std::size_t item = 0;  // bytes
   bool big_endian = false;
   bool fortran = false;
   std::vector<std::int64_t> sizes;
@@ -90,8 +90,8 @@ class Parser {
   }
   bool boolean() {
     skip_space();
-    for (const auto& [word, value] : {std::pair{std::string_view("True"), true},
-                                      std::pair{std::string_view("False"), false}})
+    for (const auto& [word, value] :
+         {std::pair{std::string_view("True"), true}, std::pair{std::string_view("False"), false}})
       if (text_.substr(at_, word.size()) == word) {
         at_ += word.size();
         return value;
@@ -173,10 +173,11 @@ Tensor load_npy(const Context& context, const std::string& path) {
   if (major < 1 || major > 3) fail(fmt::format("format version {} is not supported", major));
   std::array<unsigned char, 4> length{};
   const std::size_t length_bytes = major == 1 ? 2 : 4;
-  if (!file.read(reinterpret_cast<char*>(length.data()), static_cast<std::streamsize>(length_bytes)))
+  if (!file.read(reinterpret_cast<char*>(length.data()),
+                 static_cast<std::streamsize>(length_bytes)))
     fail("the file ends inside the header");
-  const std::size_t header_bytes = length[0] | length[1] << 8 | length[2] << 16 |
-                                   static_cast<std::size_t>(length[3]) << 24;
+  const std::size_t header_bytes =
+      length[0] | length[1] << 8 | length[2] << 16 | static_cast<std::size_t>(length[3]) << 24;
   const std::size_t data_at = start.size() + length_bytes + header_bytes;
   if (header_bytes > max_header || data_at > file_bytes)
     fail(fmt::format("the header claims {} bytes; the file has {}", header_bytes, file_bytes));
@@ -215,7 +216,8 @@ Tensor load_npy(const Context& context, const std::string& path) {
   if (header.fortran) {
     std::array<int, max_rank> axes{};
     for (int i = 0; i < shape.rank(); ++i) axes[static_cast<std::size_t>(i)] = shape.rank() - 1 - i;
-    tensor = tensor.permute(std::span<const int>(axes.data(), static_cast<std::size_t>(shape.rank())));
+    tensor =
+        tensor.permute(std::span<const int>(axes.data(), static_cast<std::size_t>(shape.rank())));
   }
   return tensor.to(context);
 }
@@ -223,18 +225,28 @@ Tensor load_npy(const Context& context, const std::string& path) {
 void save_npy(const Tensor& tensor, const std::string& path) {
   const char* descr = nullptr;
   switch (tensor.dtype()) {
-    case DType::f64: descr = "<f8"; break;
-    case DType::f32: descr = "<f4"; break;
-    case DType::f16: descr = "<f2"; break;
-    case DType::i64: descr = "<i8"; break;
-    case DType::u8: descr = "|u1"; break;
+    case DType::f64:
+      descr = "<f8";
+      break;
+    case DType::f32:
+      descr = "<f4";
+      break;
+    case DType::f16:
+      descr = "<f2";
+      break;
+    case DType::i64:
+      descr = "<i8";
+      break;
+    case DType::u8:
+      descr = "|u1";
+      break;
     case DType::bf16:
       throw DTypeError("[npy] NumPy has no bf16 type; convert to f32 first");
   }
   const Shape shape = tensor.shape();
-  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}",
-                                   descr, fmt::join(shape.begin(), shape.end(), ", "),
-                                   shape.rank() == 1 ? "," : "");
+  std::string header =
+      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}", descr,
+                  fmt::join(shape.begin(), shape.end(), ", "), shape.rank() == 1 ? "," : "");
   constexpr std::size_t preamble = 10;  // magic, version, length
   header.append(63 - (preamble + header.size()) % 64, ' ');
   header += '\n';

@@ -22,8 +22,12 @@ std::atomic<bool>& flag() {
 
 }  // namespace
 
-void set_profiling(bool on) { flag() = on; }
-bool profiling() { return flag().load(std::memory_order_relaxed); }
+void set_profiling(bool on) {
+  flag() = on;
+}
+bool profiling() {
+  return flag().load(std::memory_order_relaxed);
+}
 
 ProfileRange::ProfileRange(const char* name) : active_(profiling()) {
 #if ZERONE_CUDA

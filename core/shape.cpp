@@ -1,7 +1,7 @@
 #include <zerone/core/shape.h>
 
-#include <algorithm>
 #include <fmt/format.h>
+#include <algorithm>
 
 #include <zerone/core/error.h>
 
@@ -12,7 +12,8 @@ Shape::Shape(std::initializer_list<std::int64_t> sizes)
 
 Shape::Shape(std::span<const std::int64_t> sizes) {
   if (sizes.size() > max_rank)
-    throw ShapeError(fmt::format("[shape] rank {} is above the limit of {}", sizes.size(), max_rank));
+    throw ShapeError(
+        fmt::format("[shape] rank {} is above the limit of {}", sizes.size(), max_rank));
   std::int64_t numel = 1;
   for (std::int64_t size : sizes) {
     if (size < 0) throw ShapeError(fmt::format("[shape] negative size {}", size));
@@ -38,23 +39,34 @@ std::string to_string(const Shape& shape) {
 
 std::string to_string(DType dtype) {
   switch (dtype) {
-    case DType::f64: return "f64";
-    case DType::f32: return "f32";
-    case DType::bf16: return "bf16";
-    case DType::f16: return "f16";
-    case DType::i64: return "i64";
-    case DType::u8: return "u8";
+    case DType::f64:
+      return "f64";
+    case DType::f32:
+      return "f32";
+    case DType::bf16:
+      return "bf16";
+    case DType::f16:
+      return "f16";
+    case DType::i64:
+      return "i64";
+    case DType::u8:
+      return "u8";
   }
   return "?";
 }
 
 std::string to_string(Math math) {
   switch (math) {
-    case Math::strict: return "strict";
-    case Math::fp32: return "fp32";
-    case Math::tf32: return "tf32";
-    case Math::bf16: return "bf16";
-    case Math::fp16: return "fp16";
+    case Math::strict:
+      return "strict";
+    case Math::fp32:
+      return "fp32";
+    case Math::tf32:
+      return "tf32";
+    case Math::bf16:
+      return "bf16";
+    case Math::fp16:
+      return "fp16";
   }
   return "?";
 }

@@ -15,8 +15,7 @@ Storage::Storage(Context context, std::size_t bytes, ZeroTag)
   context_.state().pending_zeros.insert(this);
 }
 
-Storage::Storage(Context context, void* data, std::size_t bytes,
-                 std::function<void(void*)> deleter)
+Storage::Storage(Context context, void* data, std::size_t bytes, std::function<void(void*)> deleter)
     : context_(std::move(context)),
       data_(data),
       bytes_(bytes),

@@ -1,8 +1,8 @@
 #include <zerone/core/tensor.h>
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <cstring>
-#include <fmt/format.h>
 #include <numeric>
 #include <utility>
 
@@ -111,11 +111,9 @@ Tensor Tensor::empty_nhwc(const Context& context, const Shape& shape, DType dtyp
 Tensor Tensor::from_host(const Context& context, const Shape& shape, DType dtype,
                          const void* values, std::size_t count) {
   if (static_cast<std::size_t>(shape.numel()) != count)
-    throw ShapeError(
-        fmt::format("[from] {} values for shape {}", count, to_string(shape)));
+    throw ShapeError(fmt::format("[from] {} values for shape {}", count, to_string(shape)));
   Tensor tensor = empty(context, shape, dtype);
-  if (count > 0)
-    context.state().backend->upload(tensor.mutable_data(), values, tensor.bytes());
+  if (count > 0) context.state().backend->upload(tensor.mutable_data(), values, tensor.bytes());
   return tensor;
 }
 
@@ -125,8 +123,8 @@ Tensor Tensor::from_blob(const Context& context, void* data, const Shape& shape,
   Layout layout = contiguous_layout(shape);
   if (!strides.empty()) {
     if (static_cast<int>(strides.size()) != shape.rank())
-      throw ShapeError(fmt::format("[from_blob] {} strides for shape {}", strides.size(),
-                                   to_string(shape)));
+      throw ShapeError(
+          fmt::format("[from_blob] {} strides for shape {}", strides.size(), to_string(shape)));
     std::copy(strides.begin(), strides.end(), layout.strides.begin());
   }
   std::int64_t extent = shape.numel() == 0 ? 0 : 1;
@@ -157,8 +155,12 @@ Storage& Tensor::storage() const {
   return *storage_;
 }
 
-Context Tensor::context() const { return storage().context(); }
-Device Tensor::device() const { return storage().context().device(); }
+Context Tensor::context() const {
+  return storage().context();
+}
+Device Tensor::device() const {
+  return storage().context().device();
+}
 
 bool Tensor::is_contiguous() const noexcept {
   if (numel() == 0) return true;
@@ -195,8 +197,8 @@ void* Tensor::mutable_data() {
 
 void Tensor::expect_dtype(DType dtype) const {
   if (dtype != dtype_)
-    throw DTypeError(fmt::format("[data] the tensor holds {}, not {}", to_string(dtype_),
-                                 to_string(dtype)));
+    throw DTypeError(
+        fmt::format("[data] the tensor holds {}, not {}", to_string(dtype_), to_string(dtype)));
 }
 
 // --- views --------------------------------------------------------------------------------------
@@ -240,8 +242,8 @@ Tensor Tensor::reshape(std::initializer_list<std::int64_t> sizes) const {
   }
   if (unknown >= 0) {
     if (known <= 0 || numel() % known != 0)
-      throw ShapeError(fmt::format("[reshape] cannot make {} into sizes of product {}",
-                                   describe(*this), known));
+      throw ShapeError(
+          fmt::format("[reshape] cannot make {} into sizes of product {}", describe(*this), known));
     resolved[unknown] = numel() / known;
   }
   return reshape(Shape(std::span<const std::int64_t>(resolved)));
@@ -249,8 +251,8 @@ Tensor Tensor::reshape(std::initializer_list<std::int64_t> sizes) const {
 
 Tensor Tensor::reshape(const Shape& shape) const {
   if (shape.numel() != numel())
-    throw ShapeError(fmt::format("[reshape] cannot make {} into {}", describe(*this),
-                                 to_string(shape)));
+    throw ShapeError(
+        fmt::format("[reshape] cannot make {} into {}", describe(*this), to_string(shape)));
   Tensor result = *this;
   result.layout_ = contiguous_layout(shape);
   if (numel() == 0 || is_contiguous()) return result;
@@ -295,8 +297,8 @@ Tensor Tensor::slice(int axis, std::int64_t begin, std::int64_t end, std::int64_
   const std::int64_t from = begin < 0 ? begin + size : begin;
   const std::int64_t to = end < 0 ? end + size : end;
   if (from < 0 || from > to || to > size || step < 1)
-    throw ShapeError(fmt::format("[slice] {}:{}:{} of axis {} of {}", begin, end, step, axis,
-                                 describe(*this)));
+    throw ShapeError(
+        fmt::format("[slice] {}:{}:{} of axis {} of {}", begin, end, step, axis, describe(*this)));
   Tensor result = *this;
   result.offset_ += from * layout_.strides[axis];
   result.layout_.sizes[axis] = (to - from + step - 1) / step;
@@ -316,8 +318,8 @@ Tensor Tensor::expand(const Shape& shape) const {
         size == 1 && shape.begin()[i] != 1 ? 0 : (i < added ? 0 : layout_.strides[i - added]);
   }
   if (!fits)
-    throw ShapeError(fmt::format("[expand] cannot expand {} to {}", describe(*this),
-                                 to_string(shape)));
+    throw ShapeError(
+        fmt::format("[expand] cannot expand {} to {}", describe(*this), to_string(shape)));
   return result;
 }
 
@@ -355,8 +357,7 @@ Tensor Tensor::to(DType dtype) const {
 
 Tensor Tensor::to(const Context& target) const {
   if (target == context()) return *this;
-  Tensor result =
-      is_dense() ? make(target, layout_, dtype_) : empty(target, shape(), dtype_);
+  Tensor result = is_dense() ? make(target, layout_, dtype_) : empty(target, shape(), dtype_);
   result.copy_(*this);
   return result;
 }
@@ -368,8 +369,8 @@ void Tensor::copy_(const Tensor& source) {
   expect_defined(source, "copy_");
   if (source.shape() != shape()) {
     if (broadcast_shapes(source.shape(), shape(), "copy_") != shape())
-      throw ShapeError(fmt::format("[copy_] cannot copy {} into {}", describe(source),
-                                   describe(*this)));
+      throw ShapeError(
+          fmt::format("[copy_] cannot copy {} into {}", describe(source), describe(*this)));
     return copy_(source.expand(shape()));
   }
   if (numel() == 0) return;
@@ -448,9 +449,8 @@ std::string describe(const Tensor& x) {
   if (!x.defined()) return "undefined";
   std::string text = fmt::format("{} {}", to_string(x.dtype()), to_string(x.shape()));
   if (!x.is_contiguous())
-    text += fmt::format(" strides ({})",
-                        fmt::join(x.layout().strides.begin(),
-                                  x.layout().strides.begin() + x.rank(), ", "));
+    text += fmt::format(" strides ({})", fmt::join(x.layout().strides.begin(),
+                                                   x.layout().strides.begin() + x.rank(), ", "));
   return text + " on " + to_string(x.device());
 }
 
@@ -458,8 +458,8 @@ void require_same_context(const char* op, const Tensor& a, const Tensor& b) {
   expect_defined(a, op);
   expect_defined(b, op);
   if (a.context() != b.context())
-    throw DeviceError(fmt::format("[{}] operands live in {} and {}", op, a.context().name(),
-                                  b.context().name()));
+    throw DeviceError(
+        fmt::format("[{}] operands live in {} and {}", op, a.context().name(), b.context().name()));
 }
 
 }  // namespace zerone

@@ -15,8 +15,8 @@ Timing sample(const TimingOptions& options, const std::function<void()>& work, O
   for (int i = 0; i < options.warmup; ++i) once(work);
   int repeats = 1;
   if (options.sample_ms > 0)
-    repeats = std::clamp(static_cast<int>(std::lround(options.sample_ms / std::max(once(work), 1e-4))),
-                         1, 10000);
+    repeats = std::clamp(
+        static_cast<int>(std::lround(options.sample_ms / std::max(once(work), 1e-4))), 1, 10000);
   const std::function<void()> repeated = [&] {
     for (int i = 0; i < repeats; ++i) work();
   };
@@ -29,8 +29,8 @@ Timing sample(const TimingOptions& options, const std::function<void()>& work, O
   timing.min_ms = sorted.front();
   timing.median_ms =
       sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
-  timing.mean_ms = std::accumulate(sorted.begin(), sorted.end(), 0.0) /
-                   static_cast<double>(sorted.size());
+  timing.mean_ms =
+      std::accumulate(sorted.begin(), sorted.end(), 0.0) / static_cast<double>(sorted.size());
   return timing;
 }
 

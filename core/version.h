@@ -8,6 +8,8 @@
 namespace zerone {
 
 /// "0.1.0"
-inline const char* version() { return "0.1.0"; }
+inline const char* version() {
+  return "0.1.0";
+}
 
 }  // namespace zerone

@@ -37,7 +37,7 @@ ZERONE_HOST_DEVICE Block block(std::uint64_t seed, std::uint64_t counter, std::u
   std::uint32_t b = static_cast<std::uint32_t>(counter >> 32);
   std::uint32_t c = tag, d = 0;
   std::uint32_t k0 = static_cast<std::uint32_t>(seed), k1 = static_cast<std::uint32_t>(seed >> 32);
-#if defined(__CUDACC__)
+#if defined(__CUDA_ARCH__)
 #pragma unroll
 #else
 #pragma GCC unroll 10
@@ -117,7 +117,7 @@ ZERONE_HOST_DEVICE double quotient(double a, double b) {
 template <class T, int N>
 ZERONE_HOST_DEVICE T polynomial(T t, const T (&c)[N]) {
   T sum = c[N - 1];
-#if defined(__CUDACC__)
+#if defined(__CUDA_ARCH__)
 #pragma unroll
 #else
 #pragma GCC unroll 16

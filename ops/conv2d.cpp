@@ -1,7 +1,7 @@
 #include <zerone/ops/conv2d.h>
 
-#include <algorithm>
 #include <fmt/format.h>
+#include <algorithm>
 
 #include <zerone/core/error.h>
 #include <zerone/ops/constant_result.h>
@@ -19,7 +19,8 @@ std::string to_string(const Conv2dDesc& desc) {
     return fmt::format("({})", fmt::join(v, ","));
   };
   return fmt::format(
-      "n{} c{} h{} w{} k{} r{} s{} -> {}x{} stride {},{} pad {},{} dilation {},{} groups {} x{} w{} "
+      "n{} c{} h{} w{} k{} r{} s{} -> {}x{} stride {},{} pad {},{} dilation {},{} groups {} x{} "
+      "w{} "
       "y{} {}/{}{}{}{}{} zeros {} align {}",
       s.n, s.c_in, s.h, s.w, s.c_out, s.kh, s.kw, s.h_out, s.w_out, s.stride_h, s.stride_w,
       s.pad_top, s.pad_left, s.dilation_h, s.dilation_w, s.groups, strides(s.x_strides),
@@ -30,29 +31,32 @@ std::string to_string(const Conv2dDesc& desc) {
 }
 
 const Conv2dForwardList& conv2d_forward_list() {
-  static const Conv2dForwardList list("conv2d.forward", {conv2d_cpu::forward_rows(),
+  static const Conv2dForwardList list("conv2d.forward", {
+    conv2d_cpu::forward_rows(),
 #if ZERONE_CUDA
-                                                         conv2d_cuda::forward_rows(),
+        conv2d_cuda::forward_rows(),
 #endif
-                                                        });
+  });
   return list;
 }
 
 const Conv2dDataList& conv2d_backward_data_list() {
-  static const Conv2dDataList list("conv2d.backward_data", {conv2d_cpu::data_rows(),
+  static const Conv2dDataList list("conv2d.backward_data", {
+    conv2d_cpu::data_rows(),
 #if ZERONE_CUDA
-                                                            conv2d_cuda::data_rows(),
+        conv2d_cuda::data_rows(),
 #endif
-                                                           });
+  });
   return list;
 }
 
 const Conv2dWeightList& conv2d_backward_weight_list() {
-  static const Conv2dWeightList list("conv2d.backward_weight", {conv2d_cpu::weight_rows(),
+  static const Conv2dWeightList list("conv2d.backward_weight", {
+    conv2d_cpu::weight_rows(),
 #if ZERONE_CUDA
-                                                                conv2d_cuda::weight_rows(),
+        conv2d_cuda::weight_rows(),
 #endif
-                                                               });
+  });
   return list;
 }
 
@@ -100,9 +104,8 @@ Conv2dDesc describe_pass(const ContextState& state, Conv2dPass pass,
 WeightZeros look_for_zeros(const ContextState& state, const char* op, const Tensor& w,
                            const kernels::Conv2dShape& shape) {
   const auto forced = state.forced.find(std::string_view(op));
-  const bool row_forced = forced != state.forced.end() &&
-                          (forced->second.ends_with(".zero_skip") ||
-                           forced->second.ends_with(".constant"));
+  const bool row_forced = forced != state.forced.end() && (forced->second.ends_with(".zero_skip") ||
+                                                           forced->second.ends_with(".constant"));
   if (w.numel() == 0) return {};
   if (row_forced) return weight_zeros(w, shape, true);
   if (state.options.zero_skip == ZeroSkip::off ||
@@ -120,9 +123,9 @@ kernels::Conv2dShape make_conv2d_shape(const Tensor& x, const Tensor& w, const C
   require(x.rank() == 4 && w.rank() == 4, "x must be [n, c, h, w] and w [k, c / groups, r, s]");
   require(p.stride.h >= 1 && p.stride.w >= 1 && p.dilation.h >= 1 && p.dilation.w >= 1,
           "stride and dilation must be at least 1");
-  require(p.padding.top >= 0 && p.padding.bottom >= 0 && p.padding.left >= 0 &&
-              p.padding.right >= 0,
-          "padding must not be negative");
+  require(
+      p.padding.top >= 0 && p.padding.bottom >= 0 && p.padding.left >= 0 && p.padding.right >= 0,
+      "padding must not be negative");
   require(p.groups >= 1 && x.size(1) % p.groups == 0 && w.size(0) % p.groups == 0,
           "channels in and out must be multiples of groups");
   require(w.size(1) == x.size(1) / p.groups, "w's channels must be x's divided by groups");
@@ -144,10 +147,10 @@ kernels::Conv2dShape make_conv2d_shape(const Tensor& x, const Tensor& w, const C
           padded, extent, describe(x, w, p)));
     return (padded - extent) / stride + 1;
   };
-  s.h_out = out_size("height", s.h, p.padding.top + p.padding.bottom, s.kh, s.dilation_h,
-                     s.stride_h);
-  s.w_out = out_size("width", s.w, p.padding.left + p.padding.right, s.kw, s.dilation_w,
-                     s.stride_w);
+  s.h_out =
+      out_size("height", s.h, p.padding.top + p.padding.bottom, s.kh, s.dilation_h, s.stride_h);
+  s.w_out =
+      out_size("width", s.w, p.padding.left + p.padding.right, s.kw, s.dilation_w, s.stride_w);
   s.x_strides = strides_of(x);
   s.w_strides = strides_of(w);
   return s;
@@ -174,8 +177,8 @@ void conv2d_forward(kernels::Conv2dShape shape, const Tensor& x, const Tensor& w
   desc.activation = activation;
   desc.bias = b.defined();
   desc.operand_zero = x.numel() == 0 || w.numel() == 0 || x.known_zero();
-  desc.alignment = std::min({alignment_of(x), alignment_of(w), alignment_of(y),
-                             b.defined() ? alignment_of(b) : 16});
+  desc.alignment = std::min(
+      {alignment_of(x), alignment_of(w), alignment_of(y), b.defined() ? alignment_of(b) : 16});
   conv2d_forward_list().run(state, desc, {x, w, b, y, zeros});
 }
 

@@ -122,7 +122,8 @@ std::span<const Conv2dWeightList::Row> weight_rows();
 }  // namespace conv2d_cuda
 
 /// Sizes of the problem, checked; the strides are those of x, w and y where defined.
-kernels::Conv2dShape make_conv2d_shape(const Tensor& x, const Tensor& w, const Conv2dParams& params);
+kernels::Conv2dShape make_conv2d_shape(const Tensor& x, const Tensor& w,
+                                       const Conv2dParams& params);
 /// An uninitialized y for x and w.
 Tensor make_conv2d_result(const Tensor& x, const Tensor& w, const kernels::Conv2dShape& shape);
 

@@ -14,7 +14,9 @@ namespace {
 
 using kernels::ZeroSkipPass;
 
-const void* data_or_null(const Tensor& x) { return x.defined() ? x.data() : nullptr; }
+const void* data_or_null(const Tensor& x) {
+  return x.defined() ? x.data() : nullptr;
+}
 
 kernels::Conv2dForward forward_args(const Conv2dDesc& desc, const Conv2dForwardArgs& args) {
   return {.x = args.x.data(),
@@ -26,17 +28,13 @@ kernels::Conv2dForward forward_args(const Conv2dDesc& desc, const Conv2dForwardA
 }
 
 kernels::Conv2dBackwardData data_args(const Conv2dDesc& desc, const Conv2dDataArgs& args) {
-  return {.dy = args.dy.data(),
-          .w = args.w.data(),
-          .dx = args.dx.mutable_data(),
-          .dtype = desc.dtype};
+  return {
+      .dy = args.dy.data(), .w = args.w.data(), .dx = args.dx.mutable_data(), .dtype = desc.dtype};
 }
 
 kernels::Conv2dBackwardWeight weight_args(const Conv2dDesc& desc, const Conv2dWeightArgs& args) {
-  return {.x = args.x.data(),
-          .dy = args.dy.data(),
-          .dw = args.dw.mutable_data(),
-          .dtype = desc.dtype};
+  return {
+      .x = args.x.data(), .dy = args.dy.data(), .dw = args.dw.mutable_data(), .dtype = desc.dtype};
 }
 
 std::string reject_narrow(const Conv2dDesc& desc) {
@@ -56,8 +54,7 @@ constexpr int crossover_percent = 70;
 
 std::string decline_skip(const Conv2dDesc& desc) {
   if (desc.skip_forced || desc.zero_percent >= crossover_percent) return {};
-  return fmt::format("{} % zeros; expected to win from {} %", desc.zero_percent,
-                     crossover_percent);
+  return fmt::format("{} % zeros; expected to win from {} %", desc.zero_percent, crossover_percent);
 }
 
 void run_skip(ContextState& state, const Conv2dDesc& desc, ZeroSkipPass pass, const Tensor& w,
@@ -83,12 +80,13 @@ struct OnednnPlan final : Plan {
 
 vendor::OnednnConv2dOptions onednn_options(const Conv2dDesc& desc) {
   const bool exact = desc.math == Math::strict || desc.math == Math::fp32;
-  return {.shape = desc.shape,
-          .pass = static_cast<vendor::Conv2dPass>(desc.pass),
-          .bias = desc.bias,
-          .activation = desc.activation,
-          // Winograd's error is 2-4x that of an FMA loop.
-          .algorithm = exact ? vendor::OnednnAlgorithm::direct : vendor::OnednnAlgorithm::automatic};
+  return {
+      .shape = desc.shape,
+      .pass = static_cast<vendor::Conv2dPass>(desc.pass),
+      .bias = desc.bias,
+      .activation = desc.activation,
+      // Winograd's error is 2-4x that of an FMA loop.
+      .algorithm = exact ? vendor::OnednnAlgorithm::direct : vendor::OnednnAlgorithm::automatic};
 }
 
 std::string reject_onednn(const Conv2dDesc& desc) {
@@ -117,142 +115,140 @@ std::uint64_t weight_version(const Tensor& w) {
 }  // namespace
 
 std::span<const Conv2dForwardList::Row> forward_rows() {
-  static constexpr Conv2dForwardList::Row rows[] = {
-      {.name = "cpu.constant",
-       .device = DeviceType::cpu,
-       .reject = reject_unless_all_zero,
-       .run = run_constant_forward},
-      {.name = "cpu.zero_skip",
-       .device = DeviceType::cpu,
-       .reject = reject_skip,
-       .decline = decline_skip,
-       .run =
-           [](ContextState& state, const Conv2dDesc& desc, const Conv2dForwardArgs& args, Plan*) {
-             run_skip(state, desc, ZeroSkipPass::forward, args.w, args.zeros,
-                      {.in = args.x.data(),
-                       .bias = data_or_null(args.b),
-                       .out = args.y.mutable_data(),
-                       .activation = desc.activation});
-           }},
+  static constexpr Conv2dForwardList::Row rows[] =
+  { {.name = "cpu.constant",
+     .device = DeviceType::cpu,
+     .reject = reject_unless_all_zero,
+     .run = run_constant_forward},
+    {.name = "cpu.zero_skip",
+     .device = DeviceType::cpu,
+     .reject = reject_skip,
+     .decline = decline_skip,
+     .run =
+         [](ContextState& state, const Conv2dDesc& desc, const Conv2dForwardArgs& args, Plan*) {
+           run_skip(state, desc, ZeroSkipPass::forward, args.w, args.zeros,
+                    {.in = args.x.data(),
+                     .bias = data_or_null(args.b),
+                     .out = args.y.mutable_data(),
+                     .activation = desc.activation});
+         }},
 #if ZERONE_ONEDNN
-      {.name = "cpu.onednn",
-       .device = DeviceType::cpu,
-       .reject = reject_onednn,
-       .make_plan = plan_onednn<Conv2dForwardArgs>,
-       .run =
-           [](ContextState&, const Conv2dDesc&, const Conv2dForwardArgs& args, Plan* plan) {
-             static_cast<OnednnPlan&>(*plan).conv.run_forward(
-                 args.x.data<float>(), args.w.data<float>(),
-                 args.b.defined() ? args.b.data<float>() : nullptr, args.y.mutable_data<float>(),
-                 weight_version(args.w));
-           }},
+    {.name = "cpu.onednn",
+     .device = DeviceType::cpu,
+     .reject = reject_onednn,
+     .make_plan = plan_onednn<Conv2dForwardArgs>,
+     .run =
+         [](ContextState&, const Conv2dDesc&, const Conv2dForwardArgs& args, Plan* plan) {
+           static_cast<OnednnPlan&>(*plan).conv.run_forward(
+               args.x.data<float>(), args.w.data<float>(),
+               args.b.defined() ? args.b.data<float>() : nullptr, args.y.mutable_data<float>(),
+               weight_version(args.w));
+         }},
 #endif
-      {.name = "cpu.eigen",
-       .device = DeviceType::cpu,
-       .reject = reject_narrow,
-       .run =
-           [](ContextState& state, const Conv2dDesc& desc, const Conv2dForwardArgs& args, Plan*) {
-             const int threads = state.options.threads;
-             const Scratch scratch(state, kernels::cpu::dense::conv2d_forward_workspace(
-                                              desc.shape, desc.dtype, threads));
-             kernels::cpu::dense::conv2d_forward(desc.shape, forward_args(desc, args),
-                                                 scratch.data(), threads);
-           }},
-      {.name = "cpu.reference",
-       .device = DeviceType::cpu,
-       .reject = accept_all<Conv2dDesc>,
-       .run = [](ContextState& state, const Conv2dDesc& desc, const Conv2dForwardArgs& args,
-                 Plan*) {
-         kernels::cpu::reference::conv2d_forward(desc.shape, forward_args(desc, args),
-                                                 state.options.threads);
-       }}};
+    {.name = "cpu.eigen",
+     .device = DeviceType::cpu,
+     .reject = reject_narrow,
+     .run =
+         [](ContextState& state, const Conv2dDesc& desc, const Conv2dForwardArgs& args, Plan*) {
+           const int threads = state.options.threads;
+           const Scratch scratch(state, kernels::cpu::dense::conv2d_forward_workspace(
+                                            desc.shape, desc.dtype, threads));
+           kernels::cpu::dense::conv2d_forward(desc.shape, forward_args(desc, args), scratch.data(),
+                                               threads);
+         }},
+    {.name = "cpu.reference",
+     .device = DeviceType::cpu,
+     .reject = accept_all<Conv2dDesc>,
+     .run = [](ContextState& state, const Conv2dDesc& desc, const Conv2dForwardArgs& args, Plan*) {
+       kernels::cpu::reference::conv2d_forward(desc.shape, forward_args(desc, args),
+                                               state.options.threads);
+     }} };
   return rows;
 }
 
 std::span<const Conv2dDataList::Row> data_rows() {
-  static constexpr Conv2dDataList::Row rows[] = {
-      {.name = "cpu.constant",
-       .device = DeviceType::cpu,
-       .reject = reject_unless_all_zero,
-       .run = run_constant_data},
-      {.name = "cpu.zero_skip",
-       .device = DeviceType::cpu,
-       .reject = reject_skip,
-       .decline = decline_skip,
-       .run =
-           [](ContextState& state, const Conv2dDesc& desc, const Conv2dDataArgs& args, Plan*) {
-             run_skip(state, desc, ZeroSkipPass::backward_data, args.w, args.zeros,
-                      {.in = args.dy.data(), .out = args.dx.mutable_data()});
-           }},
+  static constexpr Conv2dDataList::Row rows[] =
+  { {.name = "cpu.constant",
+     .device = DeviceType::cpu,
+     .reject = reject_unless_all_zero,
+     .run = run_constant_data},
+    {.name = "cpu.zero_skip",
+     .device = DeviceType::cpu,
+     .reject = reject_skip,
+     .decline = decline_skip,
+     .run =
+         [](ContextState& state, const Conv2dDesc& desc, const Conv2dDataArgs& args, Plan*) {
+           run_skip(state, desc, ZeroSkipPass::backward_data, args.w, args.zeros,
+                    {.in = args.dy.data(), .out = args.dx.mutable_data()});
+         }},
 #if ZERONE_ONEDNN
-      {.name = "cpu.onednn",
-       .device = DeviceType::cpu,
-       .reject = reject_onednn,
-       .make_plan = plan_onednn<Conv2dDataArgs>,
-       .run =
-           [](ContextState&, const Conv2dDesc&, const Conv2dDataArgs& args, Plan* plan) {
-             static_cast<OnednnPlan&>(*plan).conv.run_backward_data(
-                 args.dy.data<float>(), args.w.data<float>(), args.dx.mutable_data<float>(),
-                 weight_version(args.w));
-           }},
+    {.name = "cpu.onednn",
+     .device = DeviceType::cpu,
+     .reject = reject_onednn,
+     .make_plan = plan_onednn<Conv2dDataArgs>,
+     .run =
+         [](ContextState&, const Conv2dDesc&, const Conv2dDataArgs& args, Plan* plan) {
+           static_cast<OnednnPlan&>(*plan).conv.run_backward_data(
+               args.dy.data<float>(), args.w.data<float>(), args.dx.mutable_data<float>(),
+               weight_version(args.w));
+         }},
 #endif
-      {.name = "cpu.eigen",
-       .device = DeviceType::cpu,
-       .reject = reject_narrow,
-       .run =
-           [](ContextState& state, const Conv2dDesc& desc, const Conv2dDataArgs& args, Plan*) {
-             const int threads = state.options.threads;
-             const Scratch scratch(state, kernels::cpu::dense::conv2d_backward_data_workspace(
-                                              desc.shape, desc.dtype, threads));
-             kernels::cpu::dense::conv2d_backward_data(desc.shape, data_args(desc, args),
-                                                       scratch.data(), threads);
-           }},
-      {.name = "cpu.reference",
-       .device = DeviceType::cpu,
-       .reject = accept_all<Conv2dDesc>,
-       .run = [](ContextState& state, const Conv2dDesc& desc, const Conv2dDataArgs& args, Plan*) {
-         kernels::cpu::reference::conv2d_backward_data(desc.shape, data_args(desc, args),
-                                                       state.options.threads);
-       }}};
+    {.name = "cpu.eigen",
+     .device = DeviceType::cpu,
+     .reject = reject_narrow,
+     .run =
+         [](ContextState& state, const Conv2dDesc& desc, const Conv2dDataArgs& args, Plan*) {
+           const int threads = state.options.threads;
+           const Scratch scratch(state, kernels::cpu::dense::conv2d_backward_data_workspace(
+                                            desc.shape, desc.dtype, threads));
+           kernels::cpu::dense::conv2d_backward_data(desc.shape, data_args(desc, args),
+                                                     scratch.data(), threads);
+         }},
+    {.name = "cpu.reference",
+     .device = DeviceType::cpu,
+     .reject = accept_all<Conv2dDesc>,
+     .run = [](ContextState& state, const Conv2dDesc& desc, const Conv2dDataArgs& args, Plan*) {
+       kernels::cpu::reference::conv2d_backward_data(desc.shape, data_args(desc, args),
+                                                     state.options.threads);
+     }} };
   return rows;
 }
 
 std::span<const Conv2dWeightList::Row> weight_rows() {
-  static constexpr Conv2dWeightList::Row rows[] = {
-      {.name = "cpu.constant",
-       .device = DeviceType::cpu,
-       .reject = reject_unless_all_zero,
-       .run = run_constant_weight},
+  static constexpr Conv2dWeightList::Row rows[] =
+  { {.name = "cpu.constant",
+     .device = DeviceType::cpu,
+     .reject = reject_unless_all_zero,
+     .run = run_constant_weight},
 #if ZERONE_ONEDNN
-      {.name = "cpu.onednn",
-       .device = DeviceType::cpu,
-       .reject = reject_onednn,
-       .make_plan = plan_onednn<Conv2dWeightArgs>,
-       .run =
-           [](ContextState&, const Conv2dDesc&, const Conv2dWeightArgs& args, Plan* plan) {
-             static_cast<OnednnPlan&>(*plan).conv.run_backward_weight(
-                 args.x.data<float>(), args.dy.data<float>(), args.dw.mutable_data<float>(),
-                 nullptr);
-           }},
+    {.name = "cpu.onednn",
+     .device = DeviceType::cpu,
+     .reject = reject_onednn,
+     .make_plan = plan_onednn<Conv2dWeightArgs>,
+     .run =
+         [](ContextState&, const Conv2dDesc&, const Conv2dWeightArgs& args, Plan* plan) {
+           static_cast<OnednnPlan&>(*plan).conv.run_backward_weight(
+               args.x.data<float>(), args.dy.data<float>(), args.dw.mutable_data<float>(), nullptr);
+         }},
 #endif
-      {.name = "cpu.eigen",
-       .device = DeviceType::cpu,
-       .reject = reject_narrow,
-       .run =
-           [](ContextState& state, const Conv2dDesc& desc, const Conv2dWeightArgs& args, Plan*) {
-             const int threads = state.options.threads;
-             const Scratch scratch(state, kernels::cpu::dense::conv2d_backward_weight_workspace(
-                                              desc.shape, desc.dtype, threads));
-             kernels::cpu::dense::conv2d_backward_weight(desc.shape, weight_args(desc, args),
-                                                         scratch.data(), threads);
-           }},
-      {.name = "cpu.reference",
-       .device = DeviceType::cpu,
-       .reject = accept_all<Conv2dDesc>,
-       .run = [](ContextState& state, const Conv2dDesc& desc, const Conv2dWeightArgs& args, Plan*) {
-         kernels::cpu::reference::conv2d_backward_weight(desc.shape, weight_args(desc, args),
-                                                         state.options.threads);
-       }}};
+    {.name = "cpu.eigen",
+     .device = DeviceType::cpu,
+     .reject = reject_narrow,
+     .run =
+         [](ContextState& state, const Conv2dDesc& desc, const Conv2dWeightArgs& args, Plan*) {
+           const int threads = state.options.threads;
+           const Scratch scratch(state, kernels::cpu::dense::conv2d_backward_weight_workspace(
+                                            desc.shape, desc.dtype, threads));
+           kernels::cpu::dense::conv2d_backward_weight(desc.shape, weight_args(desc, args),
+                                                       scratch.data(), threads);
+         }},
+    {.name = "cpu.reference",
+     .device = DeviceType::cpu,
+     .reject = accept_all<Conv2dDesc>,
+     .run = [](ContextState& state, const Conv2dDesc& desc, const Conv2dWeightArgs& args, Plan*) {
+       kernels::cpu::reference::conv2d_backward_weight(desc.shape, weight_args(desc, args),
+                                                       state.options.threads);
+     }} };
   return rows;
 }
 

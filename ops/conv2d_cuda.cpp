@@ -47,11 +47,12 @@ std::optional<Layout> relaid_weight(const kernels::Conv2dShape& s, bool backward
   const std::array<std::int64_t, 4> w{s.c_out, s.c_in / s.groups, s.kh, s.kw};
   const std::array<std::int64_t, 4> kcrs{w[1] * w[2] * w[3], w[2] * w[3], w[3], 1};
   const std::array<std::int64_t, 4> krsc{w[1] * w[2] * w[3], 1, w[3] * w[1], w[1]};
-  const std::array<std::int64_t, 4> image =
-      backward_data ? std::array{s.n, s.c_out, s.h_out, s.w_out} : std::array{s.n, s.c_in, s.h, s.w};
+  const std::array<std::int64_t, 4> image = backward_data
+                                                ? std::array{s.n, s.c_out, s.h_out, s.w_out}
+                                                : std::array{s.n, s.c_in, s.h, s.w};
   const auto& strides = backward_data ? s.y_strides : s.x_strides;
-  const bool nchw = lies_as(
-      image, strides, {image[1] * image[2] * image[3], image[2] * image[3], image[3], 1});
+  const bool nchw =
+      lies_as(image, strides, {image[1] * image[2] * image[3], image[2] * image[3], image[3], 1});
   const auto& wanted = nchw ? kcrs : krsc;
   if (lies_as(w, s.w_strides, wanted)) return std::nullopt;
   Layout layout;
@@ -76,8 +77,8 @@ Tensor relaid(const Tensor& w, const std::optional<Layout>& layout) {
   return copy;
 }
 
-std::unique_ptr<Plan> plan_cudnn(ContextState& state, const Conv2dDesc& desc,
-                                 vendor::ConvPass pass, vendor::CudnnConv2dPointers pointers,
+std::unique_ptr<Plan> plan_cudnn(ContextState& state, const Conv2dDesc& desc, vendor::ConvPass pass,
+                                 vendor::CudnnConv2dPointers pointers,
                                  std::optional<Layout> weight_layout, const std::string& token,
                                  std::string& reason) {
   const vendor::CudnnHandle* handle = vendor::cudnn_handle(state, reason);
@@ -127,7 +128,9 @@ void run_cudnn(ContextState& state, CudnnPlan& plan, const vendor::CudnnConv2dPo
   if (!status.ok()) throw LibraryError("[conv2d] cuDNN: " + status.text());
 }
 
-const void* data_or_null(const Tensor& x) { return x.defined() ? x.data() : nullptr; }
+const void* data_or_null(const Tensor& x) {
+  return x.defined() ? x.data() : nullptr;
+}
 
 std::unique_ptr<Plan> plan_forward(ContextState& state, const Conv2dDesc& desc,
                                    const Conv2dForwardArgs& args, const std::string& token,
@@ -175,8 +178,7 @@ std::unique_ptr<Plan> plan_data(ContextState& state, const Conv2dDesc& desc,
 void run_data(ContextState& state, const Conv2dDesc&, const Conv2dDataArgs& args, Plan* plan) {
   auto& cudnn = static_cast<CudnnPlan&>(*plan);
   const Tensor w = relaid(args.w, cudnn.relaid_weight);
-  run_cudnn(state, cudnn,
-            {.w = w.data(), .y = args.dy.data(), .result = args.dx.mutable_data()});
+  run_cudnn(state, cudnn, {.w = w.data(), .y = args.dy.data(), .result = args.dx.mutable_data()});
 }
 
 std::unique_ptr<Plan> plan_weight(ContextState& state, const Conv2dDesc& desc,
@@ -192,8 +194,7 @@ std::unique_ptr<Plan> plan_weight(ContextState& state, const Conv2dDesc& desc,
 void run_weight(ContextState& state, const Conv2dDesc&, const Conv2dWeightArgs& args, Plan* plan) {
   auto& cudnn = static_cast<CudnnPlan&>(*plan);
   Tensor dw = cudnn.relaid_weight ? make_tensor(args.dw, *cudnn.relaid_weight) : args.dw;
-  run_cudnn(state, cudnn,
-            {.x = args.x.data(), .y = args.dy.data(), .result = dw.mutable_data()});
+  run_cudnn(state, cudnn, {.x = args.x.data(), .y = args.dy.data(), .result = dw.mutable_data()});
   if (cudnn.relaid_weight) args.dw.copy_(dw);
 }
 

@@ -32,20 +32,22 @@ std::string to_string(const BinaryDesc& desc) {
 }
 
 const UnaryList& unary_list() {
-  static const UnaryList list("elementwise.unary", {elementwise_cpu::unary_rows(),
+  static const UnaryList list("elementwise.unary", {
+    elementwise_cpu::unary_rows(),
 #if ZERONE_CUDA
-                                                    elementwise_cuda::unary_rows(),
+        elementwise_cuda::unary_rows(),
 #endif
-                                                   });
+  });
   return list;
 }
 
 const BinaryList& binary_list() {
-  static const BinaryList list("elementwise.binary", {elementwise_cpu::binary_rows(),
+  static const BinaryList list("elementwise.binary", {
+    elementwise_cpu::binary_rows(),
 #if ZERONE_CUDA
-                                                      elementwise_cuda::binary_rows(),
+        elementwise_cuda::binary_rows(),
 #endif
-                                                     });
+  });
   return list;
 }
 
@@ -134,8 +136,8 @@ class ReluNode final : public Node {
   explicit ReluNode(const Tensor& y) : y_(y) {}
   const char* name() const override { return "relu"; }
   void backward(Gradients& gradients) override {
-    gradients.give(0, apply_binary(BinaryOp::relu_backward, gradients.output(),
-                                   y_.get("relu", "its output")));
+    gradients.give(
+        0, apply_binary(BinaryOp::relu_backward, gradients.output(), y_.get("relu", "its output")));
   }
 
  private:
@@ -173,21 +175,24 @@ Tensor apply_binary(BinaryOp op, const Tensor& a, const Tensor& b) {
 }
 
 Var add(const Var& a, const Var& b) {
-  return binary("add", BinaryOp::add, a, b, [](const Var& l, const Var& r) -> std::unique_ptr<Node> {
-    return std::make_unique<AddNode>("add", l, r, 1);
-  });
+  return binary("add", BinaryOp::add, a, b,
+                [](const Var& l, const Var& r) -> std::unique_ptr<Node> {
+                  return std::make_unique<AddNode>("add", l, r, 1);
+                });
 }
 
 Var sub(const Var& a, const Var& b) {
-  return binary("sub", BinaryOp::sub, a, b, [](const Var& l, const Var& r) -> std::unique_ptr<Node> {
-    return std::make_unique<AddNode>("sub", l, r, -1);
-  });
+  return binary("sub", BinaryOp::sub, a, b,
+                [](const Var& l, const Var& r) -> std::unique_ptr<Node> {
+                  return std::make_unique<AddNode>("sub", l, r, -1);
+                });
 }
 
 Var mul(const Var& a, const Var& b) {
-  return binary("mul", BinaryOp::mul, a, b, [](const Var& l, const Var& r) -> std::unique_ptr<Node> {
-    return std::make_unique<MulNode>(l, r);
-  });
+  return binary("mul", BinaryOp::mul, a, b,
+                [](const Var& l, const Var& r) -> std::unique_ptr<Node> {
+                  return std::make_unique<MulNode>(l, r);
+                });
 }
 
 Var relu(const Var& x) {

@@ -22,12 +22,24 @@ Var affine(const Var& x, double alpha, double beta = 0);
 /// x + b along one axis of x: b has one axis, of that size.
 Var bias(const Var& x, const Var& b, int axis = 1);
 
-inline Var operator+(const Var& a, const Var& b) { return add(a, b); }
-inline Var operator-(const Var& a, const Var& b) { return sub(a, b); }
-inline Var operator*(const Var& a, const Var& b) { return mul(a, b); }
-inline Var operator+(const Var& x, double value) { return affine(x, 1, value); }
-inline Var operator-(const Var& x, double value) { return affine(x, 1, -value); }
-inline Var operator*(const Var& x, double value) { return affine(x, value); }
+inline Var operator+(const Var& a, const Var& b) {
+  return add(a, b);
+}
+inline Var operator-(const Var& a, const Var& b) {
+  return sub(a, b);
+}
+inline Var operator*(const Var& a, const Var& b) {
+  return mul(a, b);
+}
+inline Var operator+(const Var& x, double value) {
+  return affine(x, 1, value);
+}
+inline Var operator-(const Var& x, double value) {
+  return affine(x, 1, -value);
+}
+inline Var operator*(const Var& x, double value) {
+  return affine(x, value);
+}
 
 // --- implementation lists -----------------------------------------------------------------------
 

@@ -40,8 +40,8 @@ struct Implementation {
   /// Empty unless another implementation is expected to be faster; then why. Null never declines.
   std::string (*decline)(const Desc&) = nullptr;
   /// Makes the plan that run() gets, from an earlier plan's token if that is not empty. While
-  /// tuning it may time candidates on `args`, overwriting the results. Null, with the reason, if the
-  /// problem turns out not to be supported.
+  /// tuning it may time candidates on `args`, overwriting the results. Null, with the reason, if
+  /// the problem turns out not to be supported.
   std::unique_ptr<Plan> (*make_plan)(ContextState&, const Desc&, const Args&,
                                      const std::string& token, std::string& reason) = nullptr;
   void (*run)(ContextState&, const Desc&, const Args&, Plan*);
@@ -96,7 +96,8 @@ class ImplementationList {
   using Row = Implementation<Desc, Args>;
 
   ImplementationList(const char* op, std::initializer_list<std::span<const Row>> parts) : op_(op) {
-    for (const std::span<const Row> part : parts) rows_.insert(rows_.end(), part.begin(), part.end());
+    for (const std::span<const Row> part : parts)
+      rows_.insert(rows_.end(), part.begin(), part.end());
     for (const Row& row : rows_) ranges_.push_back(std::string(op) + "/" + row.name);
   }
 

@@ -1,8 +1,8 @@
 #include <zerone/ops/pointwise.h>
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <bit>
-#include <fmt/format.h>
 
 #include <zerone/core/error.h>
 #include <zerone/ops/elementwise.h>
@@ -25,30 +25,32 @@ std::string to_string(const PointwiseDesc& desc) {
 }
 
 const PointwiseList& pointwise_forward_list() {
-  static const PointwiseList list("pointwise.forward", {pointwise_cpu::rows(),
+  static const PointwiseList list("pointwise.forward", {
+    pointwise_cpu::rows(),
 #if ZERONE_CUDA
-                                                        pointwise_cuda::rows(),
+        pointwise_cuda::rows(),
 #endif
-                                                       });
+  });
   return list;
 }
 
 const PointwiseList& pointwise_backward_data_list() {
-  static const PointwiseList list("pointwise.backward_data", {pointwise_cpu::rows(),
+  static const PointwiseList list("pointwise.backward_data", {
+    pointwise_cpu::rows(),
 #if ZERONE_CUDA
-                                                              pointwise_cuda::rows(),
+        pointwise_cuda::rows(),
 #endif
-                                                             });
+  });
   return list;
 }
 
 const PointwiseWeightList& pointwise_backward_weight_list() {
-  static const PointwiseWeightList list("pointwise.backward_weight",
-                                        {pointwise_cpu::weight_rows(),
+  static const PointwiseWeightList list("pointwise.backward_weight", {
+    pointwise_cpu::weight_rows(),
 #if ZERONE_CUDA
-                                         pointwise_cuda::weight_rows(),
+        pointwise_cuda::weight_rows(),
 #endif
-                                        });
+  });
   return list;
 }
 
@@ -147,8 +149,8 @@ void contract(const PointwiseList& list, PointwisePass pass, const Tensor& x, co
   desc.activation = activation;
   desc.bias = b.defined();
   desc.operand_zero = x.numel() == 0 || x.known_zero() || w.known_zero();
-  desc.alignment = std::min({alignment_of(x), alignment_of(w), alignment_of(y),
-                             b.defined() ? alignment_of(b) : 16});
+  desc.alignment = std::min(
+      {alignment_of(x), alignment_of(w), alignment_of(y), b.defined() ? alignment_of(b) : 16});
   list.run(x.context().state(), desc, {x, w, b, y});
 }
 
@@ -195,9 +197,8 @@ namespace {
 Tensor empty_in_order_of(const Tensor& x, std::int64_t channels) {
   std::array<int, max_rank> axes{};
   for (int i = 0; i < x.rank(); ++i) axes[static_cast<std::size_t>(i)] = i;
-  std::stable_sort(axes.begin(), axes.begin() + x.rank(), [&](int a, int b) {
-    return x.layout().strides[a] > x.layout().strides[b];
-  });
+  std::stable_sort(axes.begin(), axes.begin() + x.rank(),
+                   [&](int a, int b) { return x.layout().strides[a] > x.layout().strides[b]; });
   Layout layout = x.layout();
   layout.sizes[x.rank() - 1] = channels;
   std::int64_t stride = 1;
@@ -236,8 +237,13 @@ class PointwiseNode final : public Node {
  public:
   PointwiseNode(const char* name, const Tensor& x, const Tensor& w, const Tensor& y, bool bias,
                 int axis, Activation activation, Math math)
-      : name_(name), x_(x), w_(w), y_(activation == Activation::relu ? y : Tensor()),
-        like_y_(Tensor::view_of(nullptr, 0, y.layout(), y.dtype())), bias_(bias), axis_(axis),
+      : name_(name),
+        x_(x),
+        w_(w),
+        y_(activation == Activation::relu ? y : Tensor()),
+        like_y_(Tensor::view_of(nullptr, 0, y.layout(), y.dtype())),
+        bias_(bias),
+        axis_(axis),
         math_(math) {}
   const char* name() const override { return name_; }
 
@@ -313,9 +319,9 @@ Var linear(const Var& x, const Var& w, const Var& b, const LinearParams& params)
                     x.value().size(-1) == w.value().size(1) &&
                     (!b.defined() || b.shape() == Shape{w.value().size(0)});
   if (!fits)
-    throw ShapeError(fmt::format(
-        "[linear] x {}, w {}, b {}: x must be [..., c_in], w [c_out, c_in], b [c_out]",
-        describe(x), describe(w), describe(b)));
+    throw ShapeError(
+        fmt::format("[linear] x {}, w {}, b {}: x must be [..., c_in], w [c_out, c_in], b [c_out]",
+                    describe(x), describe(w), describe(b)));
   return pointwise("linear", x, w, b, x.value().rank() - 1, params.activation,
                    params.math.value_or(x.value().context().math()));
 }

@@ -64,11 +64,10 @@ std::unique_ptr<Plan> plan_cublas(ContextState& state, const PointwiseDesc& desc
   vendor::CublasHandles* handles = vendor::cublas_handles(state, reason);
   if (!handles) return nullptr;
   const Scratch workspace(state, state.tuning ? state.options.workspace_limit : 0);
-  const vendor::CublasLtPointwiseBuffers buffers{
-      .x = args.x.data(),
-      .w = args.w.data(),
-      .bias = args.b.defined() ? args.b.data() : nullptr,
-      .y = args.y.mutable_data()};
+  const vendor::CublasLtPointwiseBuffers buffers{.x = args.x.data(),
+                                                 .w = args.w.data(),
+                                                 .bias = args.b.defined() ? args.b.data() : nullptr,
+                                                 .y = args.y.mutable_data()};
   vendor::CublasLtPointwiseProblem problem{.shape = desc.shape,
                                            .dtype = desc.dtype,
                                            .math = desc.math,
@@ -76,7 +75,8 @@ std::unique_ptr<Plan> plan_cublas(ContextState& state, const PointwiseDesc& desc
                                            .activation = desc.activation,
                                            .alignment = desc.alignment};
   auto plan = std::make_unique<ForwardPlan>();
-  auto built = CublasLtPointwise::build(*handles, problem, build_options(state, workspace), buffers);
+  auto built =
+      CublasLtPointwise::build(*handles, problem, build_options(state, workspace), buffers);
   if (!built && (desc.bias || desc.activation != Activation::none)) {
     problem.bias = false;
     problem.activation = Activation::none;
@@ -186,8 +186,8 @@ void run_cublas_weight(ContextState& state, const PointwiseDesc& desc,
       "pointwise");
   if (splits > 1) {
     const bool same = partials.dtype() == args.dw.dtype();
-    Tensor total = same ? args.dw
-                        : Tensor::empty(args.dw.context(), args.dw.shape(), partials.dtype());
+    Tensor total =
+        same ? args.dw : Tensor::empty(args.dw.context(), args.dw.shape(), partials.dtype());
     Tensor kept = total.expand({1, args.dw.size(0), args.dw.size(1)});
     sum_into(kept, partials);
     if (!same) args.dw.copy_(total);
@@ -206,9 +206,9 @@ void run_cublas_weight(ContextState& state, const PointwiseDesc& desc,
 
 /// FMA kernels are exact in every mode, and lose to tensor cores where those are allowed.
 std::string decline_tensor_core_modes(const PointwiseDesc& desc) {
-  const bool tensor_cores = desc.dtype == DType::bf16 || desc.dtype == DType::f16 ||
-                            (desc.dtype == DType::f32 && desc.math != Math::strict &&
-                             desc.math != Math::fp32);
+  const bool tensor_cores =
+      desc.dtype == DType::bf16 || desc.dtype == DType::f16 ||
+      (desc.dtype == DType::f32 && desc.math != Math::strict && desc.math != Math::fp32);
   return tensor_cores && desc.shape.c_in > 48 ? "FMA units; tensor cores are allowed here" : "";
 }
 
@@ -261,10 +261,10 @@ std::span<const PointwiseWeightList::Row> weight_rows() {
               Plan*) {
              const Scratch scratch(state, kernels::cuda::pointwise_backward_weight_workspace_bytes(
                                               desc.shape, desc.dtype));
-             check_cuda(kernels::cuda::pointwise_backward_weight(
-                            desc.shape, weight_args(desc, args), scratch.data(),
-                            cuda_stream(state)),
-                        "pointwise");
+             check_cuda(
+                 kernels::cuda::pointwise_backward_weight(desc.shape, weight_args(desc, args),
+                                                          scratch.data(), cuda_stream(state)),
+                 "pointwise");
            }},
       {.name = "cuda.cublas",
        .device = DeviceType::cuda,

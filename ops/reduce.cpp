@@ -20,11 +20,12 @@ std::string to_string(const ReduceDesc& desc) {
 }
 
 const ReduceList& reduce_list() {
-  static const ReduceList list("reduce", {reduce_cpu::rows(),
+  static const ReduceList list("reduce", {
+    reduce_cpu::rows(),
 #if ZERONE_CUDA
-                                          reduce_cuda::rows(),
+        reduce_cuda::rows(),
 #endif
-                                         });
+  });
   return list;
 }
 
@@ -87,9 +88,9 @@ class SquaredErrorNode final : public Node {
 Var scaled_sum(const char* op, const Var& x, const Shape& kept, const Shape& result, double scale) {
   require_floating(op, x);
   Tensor y = sum_keeping(x, kept, scale).reshape(result);
-  return Tape::record(std::move(y), {&x},
-                      Tape::wants_grad({&x}) ? std::make_unique<SumNode>(x.shape(), kept, scale)
-                                             : nullptr);
+  return Tape::record(
+      std::move(y), {&x},
+      Tape::wants_grad({&x}) ? std::make_unique<SumNode>(x.shape(), kept, scale) : nullptr);
 }
 
 Shape all_ones(int rank) {
@@ -112,9 +113,10 @@ Tensor sum_to(const Tensor& x, const Shape& shape) {
   kept.fill(1);
   const int added = x.rank() - shape.rank();
   for (int i = 0; i < shape.rank(); ++i) kept[static_cast<std::size_t>(added + i)] = shape[i];
-  return sum_keeping(x, Shape(std::span<const std::int64_t>(kept.data(),
-                                                            static_cast<std::size_t>(x.rank()))),
-                     1)
+  return sum_keeping(
+             x,
+             Shape(std::span<const std::int64_t>(kept.data(), static_cast<std::size_t>(x.rank()))),
+             1)
       .reshape(shape);
 }
 
@@ -154,12 +156,9 @@ Var mean_square_error(const Var& a, const Var& b) {
   if (count == 0)
     y.fill_(std::numeric_limits<double>::quiet_NaN());
   else
-    reduce_list().run(a.value().context().state(),
-                      {ReduceOp::squared_error_sum, a.value().dtype(), count, 1},
-                      {.out = mutable_view(y),
-                       .x = view(a.value()),
-                       .other = view(b.value()),
-                       .scale = scale});
+    reduce_list().run(
+        a.value().context().state(), {ReduceOp::squared_error_sum, a.value().dtype(), count, 1},
+        {.out = mutable_view(y), .x = view(a.value()), .other = view(b.value()), .scale = scale});
   auto node = Tape::wants_grad({&a, &b})
                   ? std::make_unique<SquaredErrorNode>(a.value(), b.value(), 2 * scale)
                   : nullptr;

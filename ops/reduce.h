@@ -38,7 +38,7 @@ struct ReduceDesc {
 struct ReduceArgs {
   kernels::View out{};
   kernels::ConstView x{};
-  kernels::ConstView other{};  // the second operand of a squared error
+  kernels::ConstView other{};      // the second operand of a squared error
   const void* upstream = nullptr;  // squared_error_backward: the scalar gradient
   double scale = 1;
 };

@@ -1,7 +1,7 @@
 #include <zerone/ops/selection.h>
 
-#include <cstdio>
 #include <fmt/format.h>
+#include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -25,8 +25,8 @@ void throw_no_row(const char* op, const std::string& row, DeviceType device,
     known += fmt::format("{}{}{}", known.empty() ? "" : ", ", candidate.name,
                          row.empty() ? ": " + candidate.reason : "");
   if (row.empty())
-    throw SelectionError(fmt::format("[{}] no implementation on {} runs this ({})", op,
-                                     to_string(device), known));
+    throw SelectionError(
+        fmt::format("[{}] no implementation on {} runs this ({})", op, to_string(device), known));
   throw SelectionError(fmt::format("[{}] there is no implementation '{}' on {}; there are: {}", op,
                                    row, to_string(device), known));
 }
@@ -42,7 +42,9 @@ void throw_unplanned_capture(const char* op, const std::string& problem) {
                                op, problem));
 }
 
-bool is_reference(std::string_view name) { return name.ends_with(".reference"); }
+bool is_reference(std::string_view name) {
+  return name.ends_with(".reference");
+}
 
 }  // namespace detail
 
@@ -110,10 +112,8 @@ void tune(const Context& context, const std::function<void()>& work) {
 void save_plans(const Context& context, const std::string& path) {
   nlohmann::json plans = nlohmann::json::array();
   for (const auto& [key, choice] : context.state().extension<detail::SelectionLog>().chosen)
-    plans.push_back({{"problem", key},
-                     {"row", choice.row},
-                     {"token", choice.token},
-                     {"tuned", choice.tuned}});
+    plans.push_back(
+        {{"problem", key}, {"row", choice.row}, {"token", choice.token}, {"tuned", choice.tuned}});
   const nlohmann::json file = {{"made_with", fingerprint(context)}, {"plans", plans}};
   std::ofstream out(path, std::ios::trunc);
   out << file.dump(1) << '\n';

@@ -16,8 +16,8 @@ class PermuteNode final : public Node {
   }
   const char* name() const override { return "permute"; }
   void backward(Gradients& gradients) override {
-    gradients.give(0, gradients.output().permute(std::span<const int>(
-                          inverse_.data(), static_cast<std::size_t>(rank_))));
+    gradients.give(0, gradients.output().permute(
+                          std::span<const int>(inverse_.data(), static_cast<std::size_t>(rank_))));
   }
 
  private:

@@ -17,7 +17,7 @@ const WeightZerosBackend& backend(const Tensor& w) {
 
 /// What was found out about one view of a weight, kept with its storage across versions.
 struct Record {
-  WeightZeros zeros;               // of `counted_version`
+  WeightZeros zeros;  // of `counted_version`
   std::uint64_t counted_version = ~std::uint64_t{0};
   std::uint64_t seen_version = ~std::uint64_t{0};
   std::shared_ptr<void> counting;  // a census under way, of `counting_version`
@@ -62,8 +62,7 @@ int WeightZeros::percent() const {
 WeightZeros weight_zeros(const Tensor& w, const kernels::Conv2dShape& shape, bool wait) {
   Storage& storage = w.storage();
   const ContextState& state = storage.context().state();
-  if (storage.known_zero())
-    return {true, false, {w.numel(), w.numel(), shape.c_out, shape.c_in}};
+  if (storage.known_zero()) return {true, false, {w.numel(), w.numel(), shape.c_out, shape.c_in}};
   const bool capturing = state.capture != nullptr;
   if (const auto& mask = storage.fixed_zeros()) {
     std::uint64_t version = 0;
@@ -97,8 +96,8 @@ WeightZeros weight_zeros(const Tensor& w, const kernels::Conv2dShape& shape, boo
     record->counted_version = version;
     return record->zeros;
   }
-  const bool worth_counting = !record->zeros.known || record->zeros.census.zeros > 0 ||
-                              record->seen_version == version;
+  const bool worth_counting =
+      !record->zeros.known || record->zeros.census.zeros > 0 || record->seen_version == version;
   record->seen_version = version;
   if (!record->counting && worth_counting) {
     record->counting = backend(w).start_count(w, shape);

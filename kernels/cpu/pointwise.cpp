@@ -9,8 +9,9 @@
 // b always comes from a packed panel (rows of 3 vectors, zero-padded), a from one pointer a row and
 // a common step. Panels stay in L1 or L2 and cost no DRAM traffic beyond the one read of x: while a
 // panel is multiplied, the next one is packed a slice at a time, so that its cache misses hide
-// behind arithmetic. The sizes above are those of 64-byte vectors; struct Tile lists the others.
-// Floor: the FMA rate for many channels, one read of x and one write of y for few.
+// behind arithmetic (few channels: several panels at once instead). The sizes above are those of
+// 64-byte vectors; struct Tile lists the others. Floor: the FMA rate for many channels, one read of
+// x and one write of y for few.
 #include <zerone/kernels/cpu/pointwise.h>
 
 #undef HWY_TARGET_INCLUDE

@@ -52,10 +52,10 @@ namespace {
 
 using Index = std::int64_t;
 
-constexpr Index line = 64;                // bytes; the widest vector
-constexpr Index l1_bytes = 24 << 10;      // planes of a block when the weight is dense
-constexpr Index l2_bytes = 256 << 10;     // planes of a block at most
-constexpr Index sums_bytes = 128 << 10;   // sums of a tile that wait for their next block
+constexpr Index line = 64;                 // bytes; the widest vector
+constexpr Index l1_bytes = 24 << 10;       // planes of a block when the weight is dense
+constexpr Index l2_bytes = 256 << 10;      // planes of a block at most
+constexpr Index sums_bytes = 128 << 10;    // sums of a tile that wait for their next block
 constexpr Index shifted_run_bytes = 1536;  // outputs of a tile
 constexpr Index plain_run_bytes = 1600;
 

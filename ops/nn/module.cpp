@@ -1,7 +1,7 @@
 #include <zerone/ops/nn/module.h>
 
-#include <cmath>
 #include <fmt/format.h>
+#include <cmath>
 
 #include <zerone/core/error.h>
 #include <zerone/ops/elementwise.h>
@@ -26,7 +26,9 @@ void Module::zero_grad() const {
   for (const Parameter& parameter : parameters()) parameter.zero_grad();
 }
 
-void prepare(const Module& module) { module.prepare(); }
+void prepare(const Module& module) {
+  module.prepare();
+}
 
 void initialize(const Parameter& parameter, Init init) {
   Tensor& value = parameter.value();
@@ -36,7 +38,9 @@ void initialize(const Parameter& parameter, Init init) {
   const double inverse = 1.0 / static_cast<double>(std::max<std::int64_t>(fan_in, 1));
   const Context context = value.context();
   switch (init) {
-    case Init::zeros: value.copy_(Tensor::zeros(context, shape, value.dtype())); break;
+    case Init::zeros:
+      value.copy_(Tensor::zeros(context, shape, value.dtype()));
+      break;
     case Init::kaiming_normal:
       value.copy_(Tensor::normal(context, shape, 0, std::sqrt(2 * inverse), value.dtype()));
       break;
@@ -92,7 +96,9 @@ Conv2d::Conv2d(const Context& context, const Conv2dOptions& options)
     bias = make_parameter(context, {options.out_channels}, options.dtype, Init::zeros, "bias");
 }
 
-Var Conv2d::forward(const Var& x) { return conv2d(x, x.with(weight), x.with(bias), params_); }
+Var Conv2d::forward(const Var& x) {
+  return conv2d(x, x.with(weight), x.with(bias), params_);
+}
 
 void Conv2d::collect(std::vector<Parameter>& parameters, const std::string& prefix) const {
   append(parameters, prefix, weight, "weight");
@@ -110,14 +116,18 @@ Linear::Linear(const Context& context, const LinearOptions& options)
     bias = make_parameter(context, {options.out_features}, options.dtype, Init::zeros, "bias");
 }
 
-Var Linear::forward(const Var& x) { return linear(x, x.with(weight), x.with(bias), params_); }
+Var Linear::forward(const Var& x) {
+  return linear(x, x.with(weight), x.with(bias), params_);
+}
 
 void Linear::collect(std::vector<Parameter>& parameters, const std::string& prefix) const {
   append(parameters, prefix, weight, "weight");
   append(parameters, prefix, bias, "bias");
 }
 
-Var ReLU::forward(const Var& x) { return relu(x); }
+Var ReLU::forward(const Var& x) {
+  return relu(x);
+}
 
 Var Sequential::forward(const Var& x) {
   Var y = x;

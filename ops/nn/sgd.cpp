@@ -13,11 +13,12 @@ std::string to_string(const SgdDesc& desc) {
 }
 
 const SgdList& sgd_list() {
-  static const SgdList list("sgd", {sgd_cpu::rows(),
+  static const SgdList list("sgd", {
+    sgd_cpu::rows(),
 #if ZERONE_CUDA
-                                    sgd_cuda::rows(),
+        sgd_cuda::rows(),
 #endif
-                                   });
+  });
   return list;
 }
 
@@ -51,10 +52,9 @@ void Sgd::step() {
                           .first_step = first};
     if (options.momentum != 0) step.momentum_buffer = momentum.mutable_data();
     if (parameter.mask().defined()) step.mask = parameter.mask().data();
-    sgd_list().run(value.context().state(),
-                   {value.dtype(), options.momentum != 0, parameter.mask().defined(),
-                    value.numel()},
-                   step);
+    sgd_list().run(
+        value.context().state(),
+        {value.dtype(), options.momentum != 0, parameter.mask().defined(), value.numel()}, step);
   }
 }
 

@@ -35,8 +35,8 @@ CudnnHandle* cudnn_handle(ContextState& state, std::string& reason) {
 }
 
 CublasHandles* cublas_handles(ContextState& state, std::string& reason) {
-  return get<CublasHandles>(
-      state, reason, [&] { return CublasHandles::create(cuda_stream(state), nullptr, 0); });
+  return get<CublasHandles>(state, reason,
+                            [&] { return CublasHandles::create(cuda_stream(state), nullptr, 0); });
 }
 
 std::string cuda_library_versions() {

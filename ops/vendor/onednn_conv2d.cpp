@@ -178,8 +178,8 @@ struct OnednnConv2d::Plan {
         (s.h_out - 1) * s.stride_h + (s.kh - 1) * s.dilation_h + 1 - s.h - s.pad_top,
         (s.w_out - 1) * s.stride_w + (s.kw - 1) * s.dilation_w + 1 - s.w - s.pad_left};
     const auto forward = [&](dnnl::prop_kind prop, dnnl::algorithm how) {
-      return dnnl::convolution_forward::desc(prop, how, any_x, any_w, maybe_bias, any_y,
-                                             strides, dilates, pad_front, pad_back);
+      return dnnl::convolution_forward::desc(prop, how, any_x, any_w, maybe_bias, any_y, strides,
+                                             dilates, pad_front, pad_back);
     };
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
