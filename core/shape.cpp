@@ -1,7 +1,8 @@
 #include <zerone/core/shape.h>
 
-#include <fmt/format.h>
 #include <algorithm>
+#include <fmt/format.h>
+#include <limits>
 
 #include <zerone/core/error.h>
 
@@ -21,6 +22,9 @@ Shape::Shape(std::span<const std::int64_t> sizes) {
       throw ShapeError("[shape] the number of elements does not fit in 63 bits");
     sizes_[rank_++] = size;
   }
+  // Neither do the bytes of the widest type overflow then.
+  if (numel > std::numeric_limits<std::int64_t>::max() / 8)
+    throw ShapeError(fmt::format("[shape] {} elements are more than memory can hold", numel));
 }
 
 std::int64_t Shape::operator[](int axis) const {

@@ -68,9 +68,12 @@ void Storage::materialize() {
 
 void Storage::set_known_zero() {
   ++version_;
-  zero_version_ = version_;
   zero_pending_ = true;
   context_.state().pending_zeros.insert(this);
+  if (external_)
+    materialize();  // its owner reads it, and writes it, without asking
+  else
+    zero_version_ = version_;
 }
 
 const void* Storage::read() {

@@ -48,6 +48,12 @@ void expect_defined(const Tensor& x, const char* op) {
   if (!x.defined()) throw ShapeError(fmt::format("[{}] undefined tensor", op));
 }
 
+void expect_floating(DType dtype, const char* op) {
+  if (!is_floating(dtype))
+    throw DTypeError(fmt::format("[{}] makes floating-point tensors, not {}", op,
+                                 to_string(dtype)));
+}
+
 }  // namespace
 
 // --- making -------------------------------------------------------------------------------------
@@ -79,6 +85,7 @@ Tensor Tensor::full(const Context& context, const Shape& shape, double value, DT
 
 Tensor Tensor::uniform(const Context& context, const Shape& shape, double low, double high,
                        DType dtype) {
+  expect_floating(dtype, "uniform");
   Tensor tensor = empty(context, shape, dtype);
   ContextState& state = context.state();
   state.backend->uniform(mutable_view(tensor), low, high);
@@ -88,6 +95,7 @@ Tensor Tensor::uniform(const Context& context, const Shape& shape, double low, d
 
 Tensor Tensor::normal(const Context& context, const Shape& shape, double mean, double stddev,
                       DType dtype) {
+  expect_floating(dtype, "normal");
   Tensor tensor = empty(context, shape, dtype);
   ContextState& state = context.state();
   state.backend->normal(mutable_view(tensor), mean, stddev);
@@ -235,10 +243,12 @@ Tensor Tensor::reshape(std::initializer_list<std::int64_t> sizes) const {
   std::vector<std::int64_t> resolved(sizes);
   std::int64_t known = 1, unknown = -1;
   for (std::size_t i = 0; i < resolved.size(); ++i) {
-    if (resolved[i] != -1)
-      known *= resolved[i];
-    else if (std::exchange(unknown, static_cast<std::int64_t>(i)) != -1)
+    if (resolved[i] != -1) {
+      if (__builtin_mul_overflow(known, resolved[i], &known))
+        throw ShapeError("[reshape] the number of elements does not fit in 63 bits");
+    } else if (std::exchange(unknown, static_cast<std::int64_t>(i)) != -1) {
       throw ShapeError("[reshape] more than one size is -1");
+    }
   }
   if (unknown >= 0) {
     if (known <= 0 || numel() % known != 0)
@@ -301,8 +311,9 @@ Tensor Tensor::slice(int axis, std::int64_t begin, std::int64_t end, std::int64_
         fmt::format("[slice] {}:{}:{} of axis {} of {}", begin, end, step, axis, describe(*this)));
   Tensor result = *this;
   result.offset_ += from * layout_.strides[axis];
-  result.layout_.sizes[axis] = (to - from + step - 1) / step;
-  result.layout_.strides[axis] *= step;
+  const std::int64_t count = to == from ? 0 : (to - from - 1) / step + 1;
+  result.layout_.sizes[axis] = count;
+  if (count > 1) result.layout_.strides[axis] *= step;
   return result;
 }
 

@@ -39,7 +39,7 @@ ZERONE_HOST_DEVICE Block block(std::uint64_t seed, std::uint64_t counter, std::u
   std::uint32_t k0 = static_cast<std::uint32_t>(seed), k1 = static_cast<std::uint32_t>(seed >> 32);
 #if defined(__CUDA_ARCH__)
 #pragma unroll
-#else
+#elif !defined(__CUDACC__)
 #pragma GCC unroll 10
 #endif
   for (int round = 0; round < 10; ++round) {
@@ -119,7 +119,7 @@ ZERONE_HOST_DEVICE T polynomial(T t, const T (&c)[N]) {
   T sum = c[N - 1];
 #if defined(__CUDA_ARCH__)
 #pragma unroll
-#else
+#elif !defined(__CUDACC__)
 #pragma GCC unroll 16
 #endif
   for (int i = N - 2; i >= 0; --i) sum = fma(sum, t, c[i]);

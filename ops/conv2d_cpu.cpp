@@ -50,7 +50,7 @@ std::string reject_skip(const Conv2dDesc& desc) {
 
 /// Per cent of zeros from which skipping is expected to beat the best dense row. From the
 /// break-even measurement in docs/experiments.md.
-constexpr int crossover_percent = 70;
+constexpr int crossover_percent = 60;
 
 std::string decline_skip(const Conv2dDesc& desc) {
   if (desc.skip_forced || desc.zero_percent >= crossover_percent) return {};

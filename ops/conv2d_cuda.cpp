@@ -209,18 +209,22 @@ std::string reject_skip(const Conv2dDesc& desc) {
   return std::string(kernels::cuda::zero_skip_reject(desc.shape, skip_pass(desc), desc.dtype));
 }
 
-/// Per cent of zeros from which skipping is expected to win: FMA units against what the dense row
-/// may use. From the break-even measurement in docs/experiments.md.
-int crossover_percent(const Conv2dDesc& desc) {
-  const bool tensor_cores = desc.dtype == DType::bf16 || desc.dtype == DType::f16 ||
-                            (desc.math != Math::fp32 && desc.math != Math::strict);
-  if (desc.dtype == DType::f64) return 50;
-  return tensor_cores ? 95 : 75;
-}
+/// Output pixels below which the kernel's fixed costs (about 20 us) decide, and skipping loses.
+constexpr std::int64_t small_problem_pixels = 16384;
 
+/// Why skipping is not expected to win. The crossovers are those measured against cuDNN on 64->64
+/// 3x3 layers (docs/experiments.md): FMA units against FMA units; tensor cores are out of reach.
 std::string decline_skip(const Conv2dDesc& desc) {
-  const int crossover = crossover_percent(desc);
-  if (desc.skip_forced || desc.zero_percent >= crossover) return {};
+  if (desc.skip_forced) return {};
+  const bool tensor_cores =
+      desc.dtype == DType::bf16 || desc.dtype == DType::f16 ||
+      (desc.dtype == DType::f32 && desc.math != Math::fp32 && desc.math != Math::strict);
+  if (tensor_cores) return "FMA units; a dense product on tensor cores is faster";
+  const std::int64_t pixels = desc.shape.n * desc.shape.h_out * desc.shape.w_out;
+  if (pixels < small_problem_pixels)
+    return fmt::format("{} output pixels; expected to win from {}", pixels, small_problem_pixels);
+  const int crossover = desc.pass == Conv2dPass::forward ? 80 : 60;
+  if (desc.zero_percent >= crossover) return {};
   return fmt::format("{} % zeros; expected to win from {} %", desc.zero_percent, crossover);
 }
 

@@ -102,7 +102,7 @@ struct Problem {
 /// First bytes of a pack.
 struct PackHeader {
   std::int64_t capacity;
-  std::int64_t nonzeros;
+  std::int64_t nonzeros;  // of all of w, also of taps that reach no pixel and have no entry
 };
 
 struct Entry {
@@ -358,7 +358,13 @@ __global__ void __launch_bounds__(256)
 // ---------------------------------------------------------------------------------------------
 // Pack.
 
-/// counts = nonzeros of each out channel; order = -1. One warp a channel.
+/// Whether channels keep their own order: where a pixel's 8 are one store, or one block holds all.
+__host__ __device__ inline bool own_order(const Problem& p) {
+  return p.out_strides[1] == 1 || p.blocks == 1;
+}
+
+/// counts = nonzeros of each out channel; order = the channels' own, or -1 where they will be
+/// dealt. One warp a channel.
 template <typename T>
 __global__ void __launch_bounds__(256)
     zero_skip_count_channels(const __grid_constant__ Problem p, const T* w, char* pack,
@@ -368,11 +374,15 @@ __global__ void __launch_bounds__(256)
   const std::int64_t channel = (blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x) / 32;
   if (channel == 0 && lane == 0) *view.header() = {capacity, 0};
   if (channel >= p.groups * p.blocks * out_block) return;
-  if (lane == 0) view.order()[channel] = -1;
+  if (lane == 0) {
+    const std::int64_t group_size = p.blocks * out_block, self = channel % group_size;
+    view.order()[channel] = own_order(p) && self < p.outs ? int(self) : -1;
+  }
   if (channel >= p.groups * p.outs) return;
   const T* base = w + channel / p.outs * p.w_group + channel % p.outs * p.w_out;
   const int area = p.h.taps * p.w.taps, kw = p.w.taps;
   int count = 0;
+#pragma unroll 4
   for (int e = lane; e < p.ins * area; e += 32) {
     const int c = e / area, tap = e % area;
     count += nonzero(base[c * p.w_in + tap / kw * p.w_h + tap % kw * p.w_w]);
@@ -382,17 +392,13 @@ __global__ void __launch_bounds__(256)
 }
 
 /// Deals the channels of a group to its blocks: rank by count, then rows of one channel a block,
-/// every other row backward. One thread a channel.
+/// every other row backward. One thread a channel; not for channels in their own order.
 __global__ void __launch_bounds__(256)
     zero_skip_order_channels(const __grid_constant__ Problem p, char* pack) {
   const PackView<char> view{pack, p};
   const std::int64_t channel = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x;
   if (channel >= p.groups * p.outs) return;
   const int group = int(channel / p.outs), self = int(channel % p.outs), outs = int(p.outs);
-  if (p.out_strides[1] == 1) {
-    view.order()[group * p.blocks * out_block + self] = self;
-    return;
-  }
   const int* counts = view.counts() + group * p.outs;
   const int own = counts[self];
   int rank = 0;
@@ -453,7 +459,8 @@ __global__ void __launch_bounds__(256)
   if (threadIdx.x % 32 == 0) view.segment()[segment] = count;
 }
 
-/// segment = its exclusive prefix sum. One CTA of 1024 threads, 8 segments a thread and round.
+/// segment = its exclusive prefix sum, header nonzeros = the sum of counts (not of segments: a tap
+/// that reaches no pixel is in none). One CTA of 1024 threads, 8 segments a thread and round.
 __global__ void __launch_bounds__(1024)
     zero_skip_scan(const __grid_constant__ Problem p, char* pack) {
   constexpr int each = 8;
@@ -495,9 +502,17 @@ __global__ void __launch_bounds__(1024)
     carry += warp_sums[31];
     __syncthreads();
   }
-  if (threadIdx.x == 0) {
+  unsigned total = 0;
+  for (std::int64_t i = threadIdx.x; i < p.groups * p.outs; i += 1024) total += view.counts()[i];
+  for (int d = 16; d > 0; d /= 2) total += __shfl_xor_sync(~0u, total, d);
+  if (lane == 0) warp_sums[warp] = total;
+  __syncthreads();
+  if (warp > 0) return;
+  total = warp_sums[lane];
+  for (int d = 16; d > 0; d /= 2) total += __shfl_xor_sync(~0u, total, d);
+  if (lane == 0) {
     segment[p.segments] = carry;
-    view.header()->nonzeros = carry;
+    view.header()->nonzeros = total;
   }
 }
 
@@ -1247,7 +1262,7 @@ cudaError_t zero_skip_pack(const Conv2dShape& shape, ZeroSkipPass pass, const vo
     zero_skip_count_channels<<<warps(p.groups * p.blocks * out_block), 256, 0, stream>>>(
         p, weight, base, nonzeros);
     if (const cudaError_t e = cudaGetLastError(); e != cudaSuccess) return e;
-    if (p.groups * p.outs > 0) {
+    if (p.groups * p.outs > 0 && !own_order(p)) {
       zero_skip_order_channels<<<unsigned(ceil_div(p.groups * p.outs, 256)), 256, 0, stream>>>(
           p, base);
       if (const cudaError_t e = cudaGetLastError(); e != cudaSuccess) return e;

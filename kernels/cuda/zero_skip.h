@@ -33,10 +33,10 @@ namespace zerone::kernels::cuda {
                                                std::int64_t nonzeros, DType dtype = DType::f64);
 
 /// pack = the nonzeros of w in the order that zero_skip_run walks them, for the layouts of shape.
-/// Five launches, no host sync, the same bytes every time. pack: zero_skip_pack_bytes(shape, pass,
-/// nonzeros, dtype) bytes, 16-byte aligned. If w holds more than `nonzeros` nonzeros (a stale
-/// census), nothing is written out of bounds, the pack is marked and every zero_skip_run with it
-/// yields NaN, never a plausible wrong result.
+/// At most five launches, no host sync, the same bytes every time. pack:
+/// zero_skip_pack_bytes(shape, pass, nonzeros, dtype) bytes, 16-byte aligned. If w holds more than
+/// `nonzeros` nonzeros (a stale census), nothing is written out of bounds, the pack is marked and
+/// every zero_skip_run with it yields NaN, never a plausible wrong result.
 [[nodiscard]] cudaError_t zero_skip_pack(const Conv2dShape& shape, ZeroSkipPass pass, const void* w,
                                          DType dtype, std::int64_t nonzeros, void* pack,
                                          cudaStream_t stream);

@@ -167,8 +167,7 @@ struct CublasLtPointwise::Gemm {
     f64 = spec.type == CUDA_R_64F;
     alignment_mask = spec.alignment - 1;
     has_bias =
-        spec.epilogue == CUBLASLT_EPILOGUE_BIAS || spec.epilogue == CUBLASLT_EPILOGUE_RELU_BIAS ||
-        spec.epilogue == CUBLASLT_EPILOGUE_BGRADA || spec.epilogue == CUBLASLT_EPILOGUE_BGRADB;
+        spec.epilogue == CUBLASLT_EPILOGUE_BIAS || spec.epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
     cublasStatus_t status =
         cublasLtMatmulDescCreate(&operation.raw, spec.compute, f64 ? CUDA_R_64F : CUDA_R_32F);
     if (status != CUBLAS_STATUS_SUCCESS) return failed("cublasLtMatmulDescCreate", status);
@@ -473,9 +472,6 @@ Built<CublasLtPointwiseBackwardWeight> CublasLtPointwiseBackwardWeight::build(
   std::string why = split_pixels(s, pixels);
   if (!why.empty()) return name + why;
   const bool split = pixels.batch > 1;
-  if (split && problem.bias_gradient) {
-    return name + "no bias gradient where the weight gradient comes in partials";
-  }
 
   const auto x = as_operand(s.c_in, pixels.count, s.x_channel_stride, pixels.x_stride);
   const auto dy = as_operand(s.c_out, pixels.count, s.y_channel_stride, pixels.y_stride);
@@ -513,7 +509,6 @@ Built<CublasLtPointwiseBackwardWeight> CublasLtPointwiseBackwardWeight::build(
     spec.a_batch_stride = pixels.x_batch_stride;
     spec.b_batch_stride = pixels.y_batch_stride;
     spec.d = *dw_t;
-    if (problem.bias_gradient) spec.epilogue = CUBLASLT_EPILOGUE_BGRADB;
   } else {  // D = dw (c_out x c_in) = dy (c_out x pixels) * x^T
     spec.m = s.c_out;
     spec.n = s.c_in;
@@ -522,7 +517,6 @@ Built<CublasLtPointwiseBackwardWeight> CublasLtPointwiseBackwardWeight::build(
     spec.a_batch_stride = pixels.y_batch_stride;
     spec.b_batch_stride = pixels.x_batch_stride;
     spec.d = *dw;
-    if (problem.bias_gradient) spec.epilogue = CUBLASLT_EPILOGUE_BGRADA;
   }
   spec.b.transposed = !spec.b.transposed;
 
@@ -533,9 +527,7 @@ Built<CublasLtPointwiseBackwardWeight> CublasLtPointwiseBackwardWeight::build(
     why = plan->gemm_->tune(handles.stream(), candidates,
                             [&] { return plan->run(handles, buffers, options.workspace); });
   }
-  if (!why.empty()) {
-    return name + (problem.bias_gradient ? "with the bias gradient: " : "") + why;
-  }
+  if (!why.empty()) return name + why;
   return plan;
 }
 
@@ -543,8 +535,8 @@ cublasStatus_t CublasLtPointwiseBackwardWeight::run(
     const CublasHandles& handles, const CublasLtPointwiseBackwardWeightBuffers& buffers,
     void* workspace) {
   void* result = split_count_ > 1 ? buffers.partials : buffers.dw;
-  return swapped_ ? gemm_->run(handles, buffers.x, buffers.dy, result, buffers.db, workspace)
-                  : gemm_->run(handles, buffers.dy, buffers.x, result, buffers.db, workspace);
+  return swapped_ ? gemm_->run(handles, buffers.x, buffers.dy, result, nullptr, workspace)
+                  : gemm_->run(handles, buffers.dy, buffers.x, result, nullptr, workspace);
 }
 
 }  // namespace zerone::vendor

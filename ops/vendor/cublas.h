@@ -113,7 +113,6 @@ struct CublasLtPointwiseBackwardWeightProblem {
   kernels::PointwiseShape shape;  // of the forward: dy has y's strides, dw has w's
   DType dtype = DType::f32;
   Math math = Math::fp32;
-  bool bias_gradient = false;  // db (c_out), f32-accumulated sum of dy over the pixels
   int alignment = 16;
 };
 
@@ -121,15 +120,12 @@ struct CublasLtPointwiseBackwardWeightBuffers {
   const void* x = nullptr;
   const void* dy = nullptr;
   void* dw = nullptr;        // written if split_count() is 1
-  void* db = nullptr;        // written if the problem has a bias gradient
   void* partials = nullptr;  // written if split_count() exceeds 1
 };
 
 /// dw[k, c] = sum over p of dy[p, k] * x[p, c], overwritten. With one merged pixel axis it is one
 /// GEMM. Otherwise each slice of the outer axis gives a partial result and the caller adds them in
-/// order: partials is a dense (split_count, c_out, c_in) array of partial_dtype(). The bias
-/// gradient comes out of the GEMM's epilogue where cuBLASLt has one for it (one slice only), else
-/// there is a reason.
+/// order: partials is a dense (split_count, c_out, c_in) array of partial_dtype().
 class CublasLtPointwiseBackwardWeight {
  public:
   static Built<CublasLtPointwiseBackwardWeight> build(
@@ -145,9 +141,8 @@ class CublasLtPointwiseBackwardWeight {
                                    void* workspace);
 
   std::int64_t split_count() const { return split_count_; }
-  std::size_t partial_bytes() const {
-    return partial_bytes_;
-  }                                                       // of the whole array, 0 if one split
+  /// Of the whole array; 0 if there is one split.
+  std::size_t partial_bytes() const { return partial_bytes_; }
   DType partial_dtype() const { return partial_dtype_; }  // f64 or f32
   /// What build() will find for this problem, so that the partials can be allocated before it; 0
   /// where build() will give a reason.
