@@ -49,7 +49,7 @@ void Storage::allocate() {
 }
 
 bool Storage::known_zero() const {
-  if (zero_version_ != version_) return false;
+  if (!tagged_zero()) return false;
   const Capture* capture = context_.state().capture.get();
   return !capture || capture == made_in_;
 }

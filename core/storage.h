@@ -43,6 +43,8 @@ class Storage : public std::enable_shared_from_this<Storage> {
   /// While its context captures a graph, only what the graph itself made is known: anything else
   /// may be written between replays.
   bool known_zero() const;
+  /// Zero at this version, capture or not: for those who note the dependency (note_frozen).
+  bool tagged_zero() const { return zero_version_ == version_; }
   /// The zeros are known but not in memory yet.
   bool zero_pending() const { return zero_pending_; }
   void materialize();

@@ -17,11 +17,31 @@ using vendor::CudnnConv2d;
 
 // --- cuDNN --------------------------------------------------------------------------------------
 
+/// A bias of zeros that belongs to a plan. (Not a tensor: tensors keep the context alive that keeps
+/// the plan alive.)
+class ZeroBias {
+ public:
+  ZeroBias(ContextState& state, std::int64_t channels, DType dtype) : backend_(state.backend) {
+    data_ = backend_->allocate(static_cast<std::size_t>(channels) * size_of(dtype));
+    if (!data_) throw OutOfMemoryError("[conv2d] no memory for a bias", 0);
+    backend_->fill({data_, {1, {channels}, {1}}, dtype}, 0);
+  }
+  ~ZeroBias() { backend_->deallocate(data_); }
+  ZeroBias(const ZeroBias&) = delete;
+  ZeroBias& operator=(const ZeroBias&) = delete;
+  const void* data() const { return data_; }
+
+ private:
+  std::shared_ptr<Backend> backend_;
+  void* data_ = nullptr;
+};
+
 /// A pass on cuDNN. cuDNN wants every operand in one memory order; a weight that lies in the other
 /// one is re-laid at each call (`relaid_weight`; for dw, after the call).
 struct CudnnPlan final : Plan {
   std::unique_ptr<CudnnConv2d> conv;
-  bool separate_epilogue = false;  // bias and activation follow as passes of their own
+  std::optional<ZeroBias> zero_bias;  // cuDNN fuses an activation only behind a bias
+  bool separate_epilogue = false;     // bias and activation follow as passes of their own
   std::optional<Layout> relaid_weight;
   std::size_t scratch_bytes() const override {
     return conv->workspace_bytes() +
@@ -84,10 +104,10 @@ std::unique_ptr<Plan> plan_cudnn(ContextState& state, const Conv2dDesc& desc, ve
   const vendor::CudnnHandle* handle = vendor::cudnn_handle(state, reason);
   if (!handle) return nullptr;
   const Scratch workspace(state, state.tuning ? state.options.workspace_limit : 0);
-  const vendor::CudnnBuildOptions options{.workspace_limit = state.options.workspace_limit,
-                                          .tune = state.tuning,
-                                          .pointers = pointers,
-                                          .workspace = workspace.data()};
+  vendor::CudnnBuildOptions options{.workspace_limit = state.options.workspace_limit,
+                                    .tune = state.tuning,
+                                    .pointers = pointers,
+                                    .workspace = workspace.data()};
   vendor::CudnnConv2dProblem problem{.shape = desc.shape,
                                      .pass = pass,
                                      .dtype = desc.dtype,
@@ -105,11 +125,17 @@ std::unique_ptr<Plan> plan_cudnn(ContextState& state, const Conv2dDesc& desc, ve
   };
   auto plan = std::make_unique<CudnnPlan>();
   plan->relaid_weight = weight_layout;
+  if (desc.activation != Activation::none && !desc.bias) {
+    plan->zero_bias.emplace(state, desc.shape.c_out, desc.dtype);
+    problem.bias = true;
+    options.pointers.bias = plan->zero_bias->data();
+  }
   auto built = build();
   if (!built && (desc.bias || desc.activation != Activation::none)) {
     problem.bias = false;
     problem.activation = Activation::none;
     plan->separate_epilogue = true;
+    plan->zero_bias.reset();
     built = build();
   }
   if (!built) {
@@ -152,7 +178,9 @@ void run_forward(ContextState& state, const Conv2dDesc& desc, const Conv2dForwar
   run_cudnn(state, cudnn,
             {.x = args.x.data(),
              .w = w.data(),
-             .bias = cudnn.separate_epilogue ? nullptr : data_or_null(args.b),
+             .bias = cudnn.separate_epilogue ? nullptr
+                     : cudnn.zero_bias       ? cudnn.zero_bias->data()
+                                             : data_or_null(args.b),
              .result = args.y.mutable_data()});
   if (!cudnn.separate_epilogue) return;
   const kernels::View y = mutable_view(args.y);

@@ -33,9 +33,12 @@ std::uint64_t derived_key(const Tensor& w, const kernels::Conv2dShape& shape, Ki
     std::int64_t offset, dtype, kind;
   } key{shape, w.offset(), static_cast<std::int64_t>(w.dtype()), static_cast<std::int64_t>(kind)};
   if (kind == Kind::record || kind == Kind::mask) {
-    // The zeros do not depend on the images.
-    key.shape.n = key.shape.h = key.shape.w = key.shape.h_out = key.shape.w_out = 0;
-    key.shape.x_strides = key.shape.y_strides = {};
+    // The zeros depend on the weight alone.
+    key.shape = {};
+    key.shape.c_in = shape.c_in, key.shape.c_out = shape.c_out;
+    key.shape.kh = shape.kh, key.shape.kw = shape.kw;
+    key.shape.groups = shape.groups;
+    key.shape.w_strides = shape.w_strides;
   }
   return detail::hash_bytes(key);
 }
