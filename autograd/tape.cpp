@@ -94,13 +94,10 @@ Var Tape::record(Tensor value, std::initializer_list<const Var*> inputs,
   return tape->append(std::move(value), std::move(entry));
 }
 
-void Tape::accumulate(int index, Tensor gradient, const char* op) {
-  const Entry& entry = entries_[index];
-  if (gradient.shape() != entry.shape || gradient.dtype() != entry.dtype)
-    throw AutogradError(fmt::format("[{}] made a gradient {} for an input of type {} and shape {}",
-                                    op, describe(gradient), to_string(entry.dtype),
-                                    to_string(entry.shape)));
-  Tensor& sum = gradients_[index];
+namespace {
+
+/// sum += gradient; the first gradient is moved into place.
+void add_to(Tensor& sum, Tensor gradient) {
   // Only memory that nobody else sees may be added to in place.
   const auto owned = [](const Tensor& x) {
     return x.shared_storage().use_count() == 1 && x.is_dense() && !x.storage().external();
@@ -118,11 +115,24 @@ void Tape::accumulate(int index, Tensor gradient, const char* op) {
   }
 }
 
+}  // namespace
+
+void Tape::accumulate(int index, Tensor gradient, const char* op) {
+  const Entry& entry = entries_[index];
+  if (gradient.shape() != entry.shape || gradient.dtype() != entry.dtype)
+    throw AutogradError(fmt::format("[{}] made a gradient {} for an input of type {} and shape {}",
+                                    op, describe(gradient), to_string(entry.dtype),
+                                    to_string(entry.shape)));
+  add_to(gradients_[index], std::move(gradient));
+}
+
 void Tape::backward(const Var& result, const BackwardOptions& options) {
   if (!result.defined() || result.tape() != this || !result.requires_grad())
     throw AutogradError("[backward] the result is not on this tape, or depends on no leaf");
   Tensor seed = options.seed;
-  if (!seed.defined()) {
+  if (seed.defined()) {
+    require_same_context("backward", result, seed);
+  } else {
     if (result.value().numel() != 1)
       throw AutogradError(
           fmt::format("[backward] the result is {}; a seed gradient is needed "
@@ -159,16 +169,11 @@ void Tape::backward(const Var& result, const BackwardOptions& options) {
   for (const auto& [index, parameter] : parameters_) {
     Tensor& fresh = gradients_[index];
     if (!fresh.defined()) continue;
-    Tensor& kept = parameter.grad();
-    if (kept.defined())
-      kept.add_(fresh);
-    else
-      kept = std::move(fresh);
-    fresh = Tensor();
+    add_to(parameter.grad(), std::exchange(fresh, Tensor()));
   }
   for (auto& [index, gradient] : before) {
     Tensor& fresh = gradients_[index];
-    if (fresh.defined()) gradient.add_(fresh);
+    if (fresh.defined()) add_to(gradient, std::exchange(fresh, Tensor()));
     fresh = std::move(gradient);
   }
 }

@@ -36,6 +36,13 @@ if(ZERONE_CUDA)
   endif()
   enable_language(CUDA)
   find_package(CUDAToolkit 12.0 REQUIRED)
+  # cuDNN is loaded at run time; only its header is needed here.
+  find_path(ZERONE_CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  if(NOT ZERONE_CUDNN_INCLUDE_DIR)
+    message(FATAL_ERROR "cudnn.h was not found; install cuDNN 9's headers, or set "
+                        "ZERONE_CUDNN_INCLUDE_DIR (the PyPI wheel nvidia-cudnn-cu${CUDAToolkit_VERSION_MAJOR} "
+                        "has them in nvidia/cudnn/include)")
+  endif()
   find_path(ZERONE_CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h
             HINTS ${PROJECT_SOURCE_DIR}/.deps/cudnn-frontend/include)
   if(NOT ZERONE_CUDNN_FRONTEND_INCLUDE_DIR)

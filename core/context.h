@@ -36,7 +36,7 @@ struct ContextOptions {
   /// CPU threads of this context; 0 means all that the process may use.
   int threads = 0;
   /// Most scratch memory, in bytes, that one operation may take from a library implementation.
-  std::size_t workspace_limit = std::size_t{256} << 20;
+  std::size_t workspace_limit = std::size_t{512} << 20;
   std::uint64_t seed = 0;
   /// A cudaStream_t of the caller's, which must outlive the context; null makes an own stream.
   void* stream = nullptr;
