@@ -21,6 +21,7 @@ class Storage;
 
 /// What a capture in progress collects; owned by the Graph afterwards.
 struct Capture {
+  std::uint64_t id = 0;              // from 1, of this process
   std::shared_ptr<MemoryPool> pool;  // everything allocated meanwhile
   std::vector<std::pair<std::shared_ptr<MemoryPool>, Block>>
       kept;  // freed meanwhile, from elsewhere

@@ -1,6 +1,7 @@
 #include <zerone/core/graph.h>
 
 #include <fmt/format.h>
+#include <atomic>
 #include <utility>
 
 #include <zerone/core/context_state.h>
@@ -23,6 +24,8 @@ Graph Graph::capture(const Context& context, const std::function<void()>& work) 
   auto impl = std::make_shared<Impl>(Impl{context, nullptr, nullptr});
   state.backend->begin_capture();
   state.capture = std::make_unique<Capture>();
+  static std::atomic<std::uint64_t> captures{0};
+  state.capture->id = ++captures;
   state.capture->pool = std::make_shared<MemoryPool>(state.backend, state.stats);
   state.capture->random_start = state.random_offset;
   try {
@@ -30,7 +33,8 @@ Graph Graph::capture(const Context& context, const std::function<void()>& work) 
     while (!state.pending_zeros.empty()) (*state.pending_zeros.begin())->materialize();
     Capture& capture = *state.capture;
     for (const auto& [storage, version] : capture.frozen)
-      if (capture.written.contains(storage.get()))
+      if (const auto it = capture.written.find(storage.get());
+          it != capture.written.end() && it->second.lock() == storage)
         throw GraphError(
             "[graph] the work writes a weight whose zeros it skips; give the parameter a mask, or "
             "set ZeroSkip::off for the capture");

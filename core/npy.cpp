@@ -186,13 +186,15 @@ Tensor load_npy(const Context& context, const std::string& path) {
     fail("the file ends inside the header");
   Header header = Parser(text, path).parse();
 
-  std::uintmax_t bytes = header.item;
+  // Checked as if no size were 0, so that a Shape can hold it.
+  std::int64_t span = static_cast<std::int64_t>(sizeof(std::int64_t));
   std::size_t count = 1;
   for (const std::int64_t size : header.sizes) {
-    if (__builtin_mul_overflow(bytes, static_cast<std::uintmax_t>(size), &bytes))
+    if (__builtin_mul_overflow(span, std::max<std::int64_t>(size, 1), &span))
       fail("the shape's product is too large");
     count *= static_cast<std::size_t>(size);
   }
+  const std::uintmax_t bytes = count * header.item;
   if (bytes > file_bytes - data_at)
     fail(fmt::format("the shape needs {} bytes of data; the file has {}", bytes,
                      file_bytes - data_at));

@@ -1,7 +1,7 @@
 #include <zerone/core/shape.h>
 
-#include <algorithm>
 #include <fmt/format.h>
+#include <algorithm>
 #include <limits>
 
 #include <zerone/core/error.h>

@@ -5,13 +5,13 @@
 namespace zerone {
 
 Storage::Storage(Context context, std::size_t bytes) : context_(std::move(context)), bytes_(bytes) {
-  made_in_ = context_.state().capture.get();
+  made_in_ = context_.state().capture ? context_.state().capture->id : 0;
   allocate();
 }
 
 Storage::Storage(Context context, std::size_t bytes, ZeroTag)
     : context_(std::move(context)), bytes_(bytes), zero_version_(0), zero_pending_(true) {
-  made_in_ = context_.state().capture.get();
+  made_in_ = context_.state().capture ? context_.state().capture->id : 0;
   context_.state().pending_zeros.insert(this);
 }
 
@@ -51,7 +51,7 @@ void Storage::allocate() {
 bool Storage::known_zero() const {
   if (!tagged_zero()) return false;
   const Capture* capture = context_.state().capture.get();
-  return !capture || capture == made_in_;
+  return !capture || capture->id == made_in_;
 }
 
 void Storage::materialize() {
@@ -63,7 +63,7 @@ void Storage::materialize() {
   if (!data_) allocate();
   const std::int64_t count = static_cast<std::int64_t>(bytes_);
   state.backend->fill({data_, {1, {count}, {1}}, DType::u8}, 0);
-  if (state.capture) state.capture->written.emplace(this, weak_from_this());
+  if (state.capture) state.capture->written.insert_or_assign(this, weak_from_this());
 }
 
 void Storage::set_known_zero() {
@@ -88,7 +88,7 @@ void* Storage::write() {
   if (zero_pending_) materialize();
   ++version_;
   if (const auto& capture = context_.state().capture)
-    capture->written.emplace(this, weak_from_this());
+    capture->written.insert_or_assign(this, weak_from_this());
   return data_;
 }
 

@@ -97,7 +97,7 @@ class Storage : public std::enable_shared_from_this<Storage> {
   std::uint64_t zero_version_ = ~std::uint64_t{0};
   bool zero_pending_ = false;
   bool external_ = false;
-  const void* made_in_ = nullptr;  // the capture during which it was made, if any
+  std::uint64_t made_in_ = 0;  // id of the capture during which it was made, if any
   std::function<void(void*)> deleter_;
   std::vector<std::shared_ptr<void>> foreign_uses_;
   std::unordered_map<std::uint64_t, Derived> derived_;

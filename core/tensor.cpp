@@ -50,8 +50,8 @@ void expect_defined(const Tensor& x, const char* op) {
 
 void expect_floating(DType dtype, const char* op) {
   if (!is_floating(dtype))
-    throw DTypeError(fmt::format("[{}] makes floating-point tensors, not {}", op,
-                                 to_string(dtype)));
+    throw DTypeError(
+        fmt::format("[{}] makes floating-point tensors, not {}", op, to_string(dtype)));
 }
 
 }  // namespace

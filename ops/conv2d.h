@@ -40,7 +40,7 @@ struct Conv2dParams {
   std::int64_t groups = 1;
   Activation activation = Activation::none;
   /// How f32 is multiplied; the context's mode by default.
-  std::optional<Math> math;
+  std::optional<Math> math = std::nullopt;
 };
 
 /// y = act(conv(x, w) + b)
@@ -77,6 +77,13 @@ struct Conv2dDesc {
   int zero_percent = -1;
   int alignment = 16;  // bytes that every operand's address is a multiple of, up to 16
   bool operator==(const Conv2dDesc&) const = default;
+  /// The same problem for those who do not know the weight's zeros.
+  std::optional<Conv2dDesc> without_hints() const {
+    if (zero_percent < 0) return std::nullopt;
+    Conv2dDesc desc = *this;
+    desc.zero_percent = -1;
+    return desc;
+  }
   std::size_t hash() const {
     return detail::hash_bytes(shape) + static_cast<std::size_t>(zero_percent * 64) +
            static_cast<std::size_t>(pass) * 16 + static_cast<std::size_t>(dtype);

@@ -74,6 +74,8 @@ void run_skip(ContextState& state, const Conv2dDesc& desc, ZeroSkipPass pass, co
 struct OnednnPlan final : Plan {
   explicit OnednnPlan(const vendor::OnednnConv2dOptions& options) : conv(options) {}
   vendor::OnednnConv2d conv;
+  std::weak_ptr<Storage> weight;  // the last one; another may lie at its address later
+  std::uint64_t weights_seen = 0;
   std::size_t scratch_bytes() const override { return conv.workspace_bytes(); }
   std::string detail() const override { return conv.implementation(); }
 };
@@ -107,8 +109,14 @@ std::unique_ptr<Plan> plan_onednn(ContextState& state, const Conv2dDesc& desc, c
   }
 }
 
-std::uint64_t weight_version(const Tensor& w) {
-  return w.storage().external() ? vendor::OnednnConv2d::unknown_version : w.version();
+/// Changes whenever the weight is another one or was written.
+std::uint64_t weight_version(OnednnPlan& plan, const Tensor& w) {
+  if (w.storage().external()) return vendor::OnednnConv2d::unknown_version;
+  if (plan.weight.lock() != w.shared_storage()) {
+    plan.weight = w.shared_storage();
+    ++plan.weights_seen;
+  }
+  return plan.weights_seen << 32 ^ w.version();
 }
 #endif
 
@@ -139,10 +147,10 @@ std::span<const Conv2dForwardList::Row> forward_rows() {
      .make_plan = plan_onednn<Conv2dForwardArgs>,
      .run =
          [](ContextState&, const Conv2dDesc&, const Conv2dForwardArgs& args, Plan* plan) {
-           static_cast<OnednnPlan&>(*plan).conv.run_forward(
-               args.x.data<float>(), args.w.data<float>(),
-               args.b.defined() ? args.b.data<float>() : nullptr, args.y.mutable_data<float>(),
-               weight_version(args.w));
+           auto& onednn = static_cast<OnednnPlan&>(*plan);
+           onednn.conv.run_forward(args.x.data<float>(), args.w.data<float>(),
+                                   args.b.defined() ? args.b.data<float>() : nullptr,
+                                   args.y.mutable_data<float>(), weight_version(onednn, args.w));
          }},
 #endif
     {.name = "cpu.eigen",
@@ -188,9 +196,10 @@ std::span<const Conv2dDataList::Row> data_rows() {
      .make_plan = plan_onednn<Conv2dDataArgs>,
      .run =
          [](ContextState&, const Conv2dDesc&, const Conv2dDataArgs& args, Plan* plan) {
-           static_cast<OnednnPlan&>(*plan).conv.run_backward_data(
-               args.dy.data<float>(), args.w.data<float>(), args.dx.mutable_data<float>(),
-               weight_version(args.w));
+           auto& onednn = static_cast<OnednnPlan&>(*plan);
+           onednn.conv.run_backward_data(args.dy.data<float>(), args.w.data<float>(),
+                                         args.dx.mutable_data<float>(),
+                                         weight_version(onednn, args.w));
          }},
 #endif
     {.name = "cpu.eigen",

@@ -209,6 +209,21 @@ void run_data(ContextState& state, const Conv2dDesc&, const Conv2dDataArgs& args
   run_cudnn(state, cudnn, {.w = w.data(), .y = args.dy.data(), .result = args.dx.mutable_data()});
 }
 
+/// cuDNN 9.14 gave wrong weight gradients for some problems with unequal padding.
+std::string reject_unequal_padding(const Conv2dDesc& desc) {
+  const kernels::Conv2dShape& s = desc.shape;
+  const std::int64_t bottom =
+      (s.h_out - 1) * s.stride_h + (s.kh - 1) * s.dilation_h + 1 - s.h - s.pad_top;
+  const std::int64_t right =
+      (s.w_out - 1) * s.stride_w + (s.kw - 1) * s.dilation_w + 1 - s.w - s.pad_left;
+  const auto unequal = [](std::int64_t front, std::int64_t back, std::int64_t stride) {
+    return back > front || back <= front - stride;
+  };
+  return unequal(s.pad_top, bottom, s.stride_h) || unequal(s.pad_left, right, s.stride_w)
+             ? "padding differs between the sides; cuDNN's weight gradient is not trusted there"
+             : "";
+}
+
 std::unique_ptr<Plan> plan_weight(ContextState& state, const Conv2dDesc& desc,
                                   const Conv2dWeightArgs& args, const std::string& token,
                                   std::string& reason) {
@@ -358,7 +373,7 @@ std::span<const Conv2dWeightList::Row> weight_rows() {
        .run = run_constant_weight},
       {.name = "cuda.cudnn",
        .device = DeviceType::cuda,
-       .reject = accept_all<Conv2dDesc>,
+       .reject = reject_unequal_padding,
        .make_plan = plan_weight,
        .run = run_weight},
       {.name = "cuda.reference",

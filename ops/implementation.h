@@ -30,7 +30,10 @@ class Plan {
   virtual std::string token() const { return {}; }
 };
 
-/// One way to run a pass. `Desc` provides hash(), ==, and to_string(desc).
+/// One way to run a pass. `Desc` provides hash(), ==, and to_string(desc). A descriptor that
+/// carries hints about the data (a weight's zeros) also provides without_hints(): a selection that
+/// the hints do not change serves with and without them, so a plan made with them is found by a
+/// capture, which has none.
 template <class Desc, class Args>
 struct Implementation {
   const char* name;
@@ -111,9 +114,12 @@ class ImplementationList {
       cache.epoch = state.selection_epoch;
     }
     auto it = cache.selected.find(desc);
+    if (it == cache.selected.end() && !state.tuning && share_without_hints(cache, state, desc))
+      it = cache.selected.find(desc);
     if (it == cache.selected.end() || (state.tuning && !it->second.explanation.tuned)) {
-      Selected selected = select(state, desc, args);
-      it = cache.selected.insert_or_assign(desc, std::move(selected)).first;
+      it = cache.selected.insert_or_assign(desc, select(state, desc, args)).first;
+      offer_without_hints(cache, desc, it->second);
+      it = cache.selected.find(desc);
     }
     const Selected& selected = it->second;
     if (state.capture && selected.plan) state.capture->plans.push_back(selected.plan);
@@ -139,6 +145,45 @@ class ImplementationList {
     std::uint64_t epoch = 0;
     std::unordered_map<Desc, Selected, Hash> selected;
   };
+
+  /// Whether the hints let a row run that is out of the question without them.
+  bool hints_matter(const ContextState& state, const Desc& desc, const Desc& bare) const {
+    for (const Row& row : rows_)
+      if (row.device == state.device.type && !row.reject(bare).empty() &&
+          row.reject(desc).empty() && (!row.decline || row.decline(desc).empty()))
+        return true;
+    return false;
+  }
+
+  /// Takes over what was selected for the same problem without hints, unless they matter.
+  bool share_without_hints(Cache& cache, const ContextState& state, const Desc& desc) const {
+    if constexpr (requires { desc.without_hints(); }) {
+      const auto bare = desc.without_hints();
+      if (!bare || state.forced.contains(std::string_view(op_))) return false;
+      const auto it = cache.selected.find(*bare);
+      if (it == cache.selected.end() || hints_matter(state, desc, *bare)) return false;
+      Selected shared = it->second;
+      for (Candidate& candidate : shared.explanation.candidates)
+        for (const Row& row : rows_)
+          if (candidate.name == row.name && row.device == state.device.type && row.decline &&
+              row.reject(desc).empty() && candidate.name != shared.explanation.chosen)
+            candidate.reason = row.decline(desc);
+      shared.explanation.problem = to_string(desc);
+      cache.selected.emplace(desc, std::move(shared));
+      return true;
+    }
+    return false;
+  }
+
+  /// Lets the problem without hints find the same selection, if its row can run that.
+  void offer_without_hints(Cache& cache, const Desc& desc, const Selected& selected) const {
+    if constexpr (requires { desc.without_hints(); }) {
+      const auto bare = desc.without_hints();
+      if (bare && rows_[selected.row].reject(*bare).empty() &&
+          (!cache.selected.contains(*bare) || selected.explanation.tuned))
+        cache.selected.insert_or_assign(*bare, Selected(selected));
+    }
+  }
 
   /// Plans one row; false with the reason if it cannot run the problem.
   bool prepare(ContextState& state, const Desc& desc, const Args& args, std::size_t row,

@@ -12,7 +12,7 @@ namespace zerone {
 struct LinearParams {
   Activation activation = Activation::none;
   /// How f32 is multiplied; the context's mode by default.
-  std::optional<Math> math;
+  std::optional<Math> math = std::nullopt;
 };
 
 /// y[..., k] = act(sum over c of w[k, c] * x[..., c] + b[k])

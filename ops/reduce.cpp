@@ -1,6 +1,8 @@
 #include <zerone/ops/reduce.h>
 
 #include <fmt/format.h>
+#include <cmath>
+#include <limits>
 
 #include <zerone/core/error.h>
 #include <zerone/core/views.h>
@@ -34,7 +36,9 @@ namespace {
 /// x summed into `kept`: x's rank, each size x's or 1.
 Tensor sum_keeping(const Tensor& x, const Shape& kept, double scale) {
   Tensor y = Tensor::empty(x.context(), kept, x.dtype());
-  if (x.known_zero())
+  if (std::isinf(scale))
+    y.fill_(std::numeric_limits<double>::quiet_NaN());  // the mean of nothing
+  else if (x.known_zero())
     y.storage().set_known_zero();
   else
     sum_into(y, x, scale);

@@ -12,9 +12,7 @@ std::span<const ReduceList::Row> rows() {
        .run = [](ContextState& state, const ReduceDesc& desc, const ReduceArgs& args, Plan*) {
          const int threads = state.options.threads;
          switch (desc.op) {
-           case ReduceOp::sum:
-             kernels::cpu::sum(args.out, args.x, args.scale, threads);
-             break;
+           case ReduceOp::sum: kernels::cpu::sum(args.out, args.x, args.scale, threads); break;
            case ReduceOp::squared_error_sum:
              kernels::cpu::squared_error_sum(args.out.data, args.x, args.other, args.scale,
                                              threads);

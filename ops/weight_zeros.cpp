@@ -65,7 +65,7 @@ int WeightZeros::percent() const {
 WeightZeros weight_zeros(const Tensor& w, const kernels::Conv2dShape& shape, bool wait) {
   Storage& storage = w.storage();
   const ContextState& state = storage.context().state();
-  if (storage.known_zero()) return {true, false, {w.numel(), w.numel(), shape.c_out, shape.c_in}};
+  if (storage.tagged_zero()) return {true, false, {w.numel(), w.numel(), shape.c_out, shape.c_in}};
   const bool capturing = state.capture != nullptr;
   if (const auto& mask = storage.fixed_zeros()) {
     std::uint64_t version = 0;

@@ -38,9 +38,7 @@ void initialize(const Parameter& parameter, Init init) {
   const double inverse = 1.0 / static_cast<double>(std::max<std::int64_t>(fan_in, 1));
   const Context context = value.context();
   switch (init) {
-    case Init::zeros:
-      value.copy_(Tensor::zeros(context, shape, value.dtype()));
-      break;
+    case Init::zeros: value.copy_(Tensor::zeros(context, shape, value.dtype())); break;
     case Init::kaiming_normal:
       value.copy_(Tensor::normal(context, shape, 0, std::sqrt(2 * inverse), value.dtype()));
       break;
@@ -49,9 +47,7 @@ void initialize(const Parameter& parameter, Init init) {
       value.copy_(Tensor::uniform(context, shape, -bound, bound, value.dtype()));
       break;
     }
-    case Init::uniform01:
-      value.copy_(Tensor::uniform(context, shape, 0, 1, value.dtype()));
-      break;
+    case Init::uniform01: value.copy_(Tensor::uniform(context, shape, 0, 1, value.dtype())); break;
   }
   if (parameter.mask().defined()) parameter.set_mask(parameter.mask());
 }
@@ -80,8 +76,7 @@ Conv2d::Conv2d(const Context& context, const Conv2dOptions& options)
               .padding = options.padding,
               .dilation = options.dilation,
               .groups = options.groups,
-              .activation = options.activation,
-              .math = {}} {
+              .activation = options.activation} {
   const bool fits = options.groups >= 1 && options.in_channels >= 1 && options.out_channels >= 1 &&
                     options.in_channels % options.groups == 0 &&
                     options.out_channels % options.groups == 0;
@@ -106,7 +101,7 @@ void Conv2d::collect(std::vector<Parameter>& parameters, const std::string& pref
 }
 
 Linear::Linear(const Context& context, const LinearOptions& options)
-    : params_{.activation = options.activation, .math = {}} {
+    : params_{.activation = options.activation} {
   if (options.in_features < 1 || options.out_features < 1)
     throw ShapeError(fmt::format("[nn.Linear] {} features in, {} out", options.in_features,
                                  options.out_features));
