@@ -5,7 +5,11 @@ add_test(NAME include_arrows
 add_test(NAME include_arrows_self
          COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_includes_test.py)
 
-# One source a header, with nothing else included; including it twice must change nothing.
+# One source a header, with nothing else included; including it twice must change nothing. Once, in
+# the plain build, is enough.
+if(ZERONE_SANITIZE OR ZERONE_CUDA)
+  return()
+endif()
 file(GLOB headers RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS
      zerone.h kernels/*.h core/*.h autograd/*.h ops/*.h ops/nn/*.h)
 list(REMOVE_ITEM headers core/cuda_context.h)

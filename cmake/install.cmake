@@ -11,7 +11,8 @@ endforeach()
 install(FILES zerone.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/zerone)
 
 install(TARGETS ${ZERONE_LIBRARIES} zerone EXPORT zerone
-        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+        INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT zerone NAMESPACE zerone:: FILE zerone-targets.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/zerone)
 configure_package_config_file(cmake/zerone-config.cmake.in zerone-config.cmake

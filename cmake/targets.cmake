@@ -15,8 +15,7 @@ function(zerone_compile_options target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON
                         CUDA_STANDARD 20 CUDA_EXTENSIONS OFF)
-  target_include_directories(${target} PUBLIC
-    $<BUILD_INTERFACE:${ZERONE_BUILD_INCLUDE}> $<INSTALL_INTERFACE:include>)
+  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${ZERONE_BUILD_INCLUDE}>)
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow>
     $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra>)
@@ -70,7 +69,7 @@ function(zerone_isa_sources)
     elseif(level STREQUAL x86_64_v4)
       # GCC 12 takes the undefined operands in its own AVX-512 header for uninitialized ones.
       target_compile_options(zerone_isa_${level} PRIVATE -march=x86-64-v4
-                             -mprefer-vector-width=512 -Wno-maybe-uninitialized)
+                             -mprefer-vector-width=512 -Wno-maybe-uninitialized -Wno-uninitialized)
     endif()
     target_link_libraries(zerone_isa_${level} PRIVATE OpenMP::OpenMP_CXX Eigen3::Eigen)
     target_sources(zerone_kernels PRIVATE $<TARGET_OBJECTS:zerone_isa_${level}>)

@@ -61,8 +61,9 @@ void Storage::materialize() {
   zero_pending_ = false;
   if (bytes_ == 0) return;
   if (!data_) allocate();
-  const std::int64_t count = static_cast<std::int64_t>(bytes_);
-  state.backend->fill({data_, {1, {count}, {1}}, DType::u8}, 0);
+  const DType unit = bytes_ % 8 == 0 ? DType::f64 : DType::u8;  // wide stores where they fit
+  const auto count = static_cast<std::int64_t>(bytes_ / size_of(unit));
+  state.backend->fill({data_, {1, {count}, {1}}, unit}, 0);
   if (state.capture) state.capture->written.insert_or_assign(this, weak_from_this());
 }
 
