@@ -26,7 +26,9 @@ class CpuBackend final : public Backend {
     return "CPU";
   }
 
-  void* allocate(std::size_t bytes) override { return std::aligned_alloc(256, bytes); }
+  void* allocate(std::size_t bytes) override {
+    return std::aligned_alloc(256, (bytes + 255) / 256 * 256);  // the size must be a multiple
+  }
   void deallocate(void* data) noexcept override { std::free(data); }
   std::size_t free_memory() const override {
     return static_cast<std::size_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);

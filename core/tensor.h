@@ -158,7 +158,8 @@ class Tensor {
   /// All zero for certain, without looking at the data.
   bool known_zero() const { return storage().known_zero(); }
 
-  /// Row-major values on the host; waits for the device.
+  /// Row-major values on the host; waits for the device. T must be the tensor's own type: to()
+  /// first.
   template <class T>
   std::vector<T> to_vector() const {
     std::vector<T> values(static_cast<std::size_t>(numel()));

@@ -1,5 +1,9 @@
 #include <zerone/ops/weight_zeros.h>
 
+#include <algorithm>
+
+#include <algorithm>
+
 #include <zerone/core/context_state.h>
 #include <zerone/ops/implementation.h>
 
@@ -59,7 +63,8 @@ WeightZeros from_mask(const Tensor& w, const kernels::Conv2dShape& shape) {
 int WeightZeros::percent() const {
   if (!known) return -1;
   if (census.zeros == census.elements) return 100;
-  return static_cast<int>(census.zeros * 20 / census.elements) * 5;
+  const std::int64_t steps = (census.zeros * 40 + census.elements) / (2 * census.elements);
+  return static_cast<int>(std::min<std::int64_t>(steps, 19)) * 5;
 }
 
 WeightZeros weight_zeros(const Tensor& w, const kernels::Conv2dShape& shape, bool wait) {
@@ -112,10 +117,17 @@ WeightZeros weight_zeros(const Tensor& w, const kernels::Conv2dShape& shape, boo
 Tensor packed_weight(const Tensor& w, const kernels::Conv2dShape& shape, kernels::ZeroSkipPass pass,
                      const WeightZeros& zeros) {
   const auto make = [&] {
-    const std::size_t bytes = backend(w).pack_bytes(shape, pass, zeros.nonzeros(), w.dtype());
+    std::int64_t nonzeros = zeros.nonzeros();
+    // A mask is a promise that a user's own write may break; the CUDA pack checks its bounds
+    // itself.
+    if (zeros.fixed && !w.device().is_cuda()) {
+      const kernels::ZeroCensus census = backend(w).count(w, shape);
+      nonzeros = std::max(nonzeros, census.elements - census.zeros);
+    }
+    const std::size_t bytes = backend(w).pack_bytes(shape, pass, nonzeros, w.dtype());
     auto pack = std::make_shared<Tensor>(Tensor::empty(
         w.context(), {static_cast<std::int64_t>(std::max<std::size_t>(bytes, 1))}, DType::u8));
-    backend(w).pack(shape, pass, w, zeros.nonzeros(), pack->mutable_data());
+    backend(w).pack(shape, pass, w, nonzeros, pack->mutable_data());
     return pack;
   };
   const std::uint64_t key = derived_key(

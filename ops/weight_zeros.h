@@ -21,7 +21,7 @@ struct WeightZeros {
   kernels::ZeroCensus census;
 
   std::int64_t nonzeros() const { return census.elements - census.zeros; }
-  /// Whole per cent of zeros, rounded down to steps of 5; 100 only if all are zero; -1 if unknown.
+  /// Per cent of zeros, rounded to steps of 5; 100 only if all are zero; -1 if unknown.
   int percent() const;
 };
 
