@@ -48,7 +48,8 @@ class Storage : public std::enable_shared_from_this<Storage> {
   /// The zeros are known but not in memory yet.
   bool zero_pending() const { return zero_pending_; }
   void materialize();
-  /// Declares that every byte is 0, in place of writing them.
+  /// Declares that every byte is 0, in place of writing them. Not for external memory, whose owner
+  /// may look at it without asking.
   void set_known_zero();
 
   /// Keeps this memory from being reused before `event` (of another stream) has passed.

@@ -6,6 +6,7 @@
 // repeat. The reference implementation is last and never rejects.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <span>

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <algorithm>
-
 #include <zerone/core/context_state.h>
 #include <zerone/ops/implementation.h>
 

@@ -561,6 +561,32 @@ TEST(Conv2d, GoldenResultsOnEveryRow) {
 
 // --- numerics of zeros --------------------------------------------------------------------------
 
+/// A write that breaks a mask's promise is never a fault in memory: the row gives the dense result,
+/// or NaN.
+TEST(Conv2d, ZeroSkipSurvivesABrokenMask) {
+  on_shared_devices([&](const Context& context) {
+    const bool gpu = context.device().is_cuda();
+    Random random(78);
+    const Shape shape{32, 16, 3, 3};
+    Parameter weight(make_tensor(context, shape, std::vector<double>(4608, 1.0), DType::f32));
+    std::vector<std::uint8_t> mask(4608);
+    for (std::size_t i = 0; i < mask.size(); i += 10) mask[i] = 1;
+    weight.set_mask(Tensor::from<std::uint8_t>(context, shape, mask));
+    weight.value().copy_(
+        make_tensor(context, shape, random_values(random, 4608, DType::f32, true), DType::f32));
+    const Tensor x = make_tensor(context, {2, 16, 6, 6},
+                                 random_values(random, 1152, DType::f32, true), DType::f32);
+    const auto run = [&](const std::string& row) {
+      const ScopedForce force(context, forward_op, row);
+      return values_of(conv2d(x, weight.value(), {}, {.padding = 1, .math = {}}));
+    };
+    const std::vector<double> expected = run(reference_row(context));
+    const std::vector<double> actual = run(to_string(context.device().type) + ".zero_skip");
+    for (std::size_t i = 0; i < actual.size(); ++i)
+      ASSERT_TRUE(actual[i] == expected[i] || (gpu && std::isnan(actual[i]))) << i;
+  });
+}
+
 /// Denormal weights are no zeros for whoever counts.
 TEST(Conv2d, DenormalsAreNotCountedAsZeros) {
   on_shared_devices([&](const Context& context) {

@@ -76,7 +76,7 @@ class Npy : public ::testing::Test {
               ("zerone_npy_" + std::to_string(getpid()) + "_" +
                ::testing::UnitTest::GetInstance()->current_test_info()->name());
     fs::create_directories(folder_);
-    (void)contexts();  // a GPU's driver keeps files open
+    (void)test::contexts();  // a GPU's driver keeps files open
     open_ = open_files();
   }
   void TearDown() override {
