@@ -65,7 +65,6 @@ const Context& context_for(const Setting& setting, const Impl& impl, int threads
   if (it == contexts.end()) {
     ContextOptions options;
     options.zero_skip = impl.zero_skip;
-    options.deterministic = false;  // as PyTorch's default; own kernels repeat all the same
     options.threads = threads;
     it = contexts.emplace(key, Context(setting.device, options)).first;
     for (const auto& [operation, row] : impl.forced) it->second.force(operation, row);

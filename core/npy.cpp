@@ -227,23 +227,12 @@ Tensor load_npy(const Context& context, const std::string& path) {
 void save_npy(const Tensor& tensor, const std::string& path) {
   const char* descr = nullptr;
   switch (tensor.dtype()) {
-    case DType::f64:
-      descr = "<f8";
-      break;
-    case DType::f32:
-      descr = "<f4";
-      break;
-    case DType::f16:
-      descr = "<f2";
-      break;
-    case DType::i64:
-      descr = "<i8";
-      break;
-    case DType::u8:
-      descr = "|u1";
-      break;
-    case DType::bf16:
-      throw DTypeError("[npy] NumPy has no bf16 type; convert to f32 first");
+    case DType::f64: descr = "<f8"; break;
+    case DType::f32: descr = "<f4"; break;
+    case DType::f16: descr = "<f2"; break;
+    case DType::i64: descr = "<i8"; break;
+    case DType::u8: descr = "|u1"; break;
+    case DType::bf16: throw DTypeError("[npy] NumPy has no bf16 type; convert to f32 first");
   }
   const Shape shape = tensor.shape();
   std::string header =

@@ -43,34 +43,23 @@ std::string to_string(const Shape& shape) {
 
 std::string to_string(DType dtype) {
   switch (dtype) {
-    case DType::f64:
-      return "f64";
-    case DType::f32:
-      return "f32";
-    case DType::bf16:
-      return "bf16";
-    case DType::f16:
-      return "f16";
-    case DType::i64:
-      return "i64";
-    case DType::u8:
-      return "u8";
+    case DType::f64: return "f64";
+    case DType::f32: return "f32";
+    case DType::bf16: return "bf16";
+    case DType::f16: return "f16";
+    case DType::i64: return "i64";
+    case DType::u8: return "u8";
   }
   return "?";
 }
 
 std::string to_string(Math math) {
   switch (math) {
-    case Math::strict:
-      return "strict";
-    case Math::fp32:
-      return "fp32";
-    case Math::tf32:
-      return "tf32";
-    case Math::bf16:
-      return "bf16";
-    case Math::fp16:
-      return "fp16";
+    case Math::strict: return "strict";
+    case Math::fp32: return "fp32";
+    case Math::tf32: return "tf32";
+    case Math::bf16: return "bf16";
+    case Math::fp16: return "fp16";
   }
   return "?";
 }

@@ -6,8 +6,8 @@
 namespace zerone {
 namespace {
 
-/// The whole storage when `x` covers it (fresh results do), else the bytes. A caller's own memory is
-/// written at once: the caller may look at it without asking.
+/// The whole storage when `x` covers it (fresh results do), else the bytes. A caller's own memory
+/// is written at once: the caller may look at it without asking.
 void set_zero(Tensor& x) {
   if (x.is_dense() && x.offset() == 0 && x.bytes() == x.storage().bytes() &&
       !x.storage().external())

@@ -65,6 +65,8 @@ bool make_pointwise_shape(const Layout& x, const Layout& y, const Layout& w,
   int count = 0;
   for (int i = 0; i + 1 < x.rank; ++i)
     if (x.sizes[i] != 1) axes[count++] = {x.sizes[i], x.strides[i], y.strides[i]};
+  for (int i = 0; i < count; ++i)  // no pixels: one empty axis says it all
+    if (axes[i].size == 0) axes[0] = {0, 0, 0}, count = 1;
   std::stable_sort(axes.begin(), axes.begin() + count, [](const Axis& a, const Axis& b) {
     return a.y_stride != b.y_stride ? a.y_stride > b.y_stride : a.x_stride > b.x_stride;
   });

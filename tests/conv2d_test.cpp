@@ -233,8 +233,8 @@ struct Results {
   std::vector<double> y, dx, dw;
 };
 
-Results reference(const Context& context, const Problem& p, const Data& data,
-                  Activation activation, bool weight_pass) {
+Results reference(const Context& context, const Problem& p, const Data& data, Activation activation,
+                  bool weight_pass) {
   const std::string row = reference_row(context);
   const ScopedForce forward(context, forward_op, row), backward(context, data_op, row),
       weight(context, weight_op, row);
@@ -525,8 +525,7 @@ TEST(Conv2d, GoldenResultsAutomatic) {
           // Library plans take long to make.
           const bool wanted = !gpu || index % 12 == static_cast<std::size_t>(variant);
           if (wanted)
-            expect_golden(context, golden, entry, dtype, nhwc, "automatic", !gpu,
-                          magnitude[index]);
+            expect_golden(context, golden, entry, dtype, nhwc, "automatic", !gpu, magnitude[index]);
           ++variant;
         }
       ++index;

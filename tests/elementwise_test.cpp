@@ -23,9 +23,9 @@ double host(BinaryOp op, DType dtype, double a, double b) {
 double host(UnaryOp op, DType dtype, double x, double alpha, double beta) {
   if (op == UnaryOp::relu) return x > 0 || std::isnan(x) ? x : 0;
   if (dtype == DType::f64) return std::fma(alpha, x, beta);
-  return rounded(dtype, static_cast<double>(std::fma(static_cast<float>(alpha),
-                                                     static_cast<float>(x),
-                                                     static_cast<float>(beta))));
+  return rounded(dtype,
+                 static_cast<double>(std::fma(static_cast<float>(alpha), static_cast<float>(x),
+                                              static_cast<float>(beta))));
 }
 
 Shape random_shape(Random& random) {
@@ -77,10 +77,10 @@ TEST(Elementwise, RandomBinaryOnEveryRow) {
       for (std::size_t i = 0; i < expected.size(); ++i)
         expected[i] = host(op, dtype, expected[i], second[i]);
       const BinaryDesc desc{op, dtype, shape.numel()};
-      const std::string where = reproduction(
-          index, fmt::format("{} {} a {} {} b {} {} out {}", to_string(desc), to_string(shape),
-                             to_string(a_shape), a_place.text(), to_string(b_shape),
-                             b_place.text(), out_place.text()));
+      const std::string where =
+          reproduction(index, fmt::format("{} {} a {} {} b {} {} out {}", to_string(desc),
+                                          to_string(shape), to_string(a_shape), a_place.text(),
+                                          to_string(b_shape), b_place.text(), out_place.text()));
       for (const auto& row : binary_list().rows()) {
         if (row.device != context.device().type || shape.numel() == 0) continue;
         Operand out = Operand::result(context, shape, dtype, out_place);

@@ -36,14 +36,17 @@ TEST(GradcheckOps, ElementwiseReduceAndViews) {
     expect_exact([](auto v) { return sum(v[0], {0, 2}); }, {ints({2, 3, 4})}, "sum of axes");
     expect_exact([](auto v) { return sum(v[0], {1}, true); }, {ints({2, 3, 4})}, "sum keep");
     expect_exact([](auto v) { return mean(v[0]); }, {ints({2, 4})}, "mean");
-    expect_exact([](auto v) { return mean_square_error(v[0], v[1]); },
-                 {ints({2, 4}), ints({2, 4})}, "mean_square_error");
+    expect_exact([](auto v) { return mean_square_error(v[0], v[1]); }, {ints({2, 4}), ints({2, 4})},
+                 "mean_square_error");
     expect_exact([](auto v) { return permute(v[0], {2, 0, 1}); }, {ints({2, 3, 4})}, "permute");
     expect_exact([](auto v) { return reshape(v[0], {4, -1}); }, {ints({2, 3, 4})}, "reshape");
     expect_exact([](auto v) { return slice(v[0], 1, 1, 6, 2); }, {ints({2, 7})}, "slice");
     expect_exact([](auto v) { return expand(v[0], {2, 3, 4}); }, {ints({3, 1})}, "expand");
-    expect_exact([](auto v) { return contiguous(permute(v[0], {1, 0})); }, {ints({3, 4})},
-                 "contiguous");
+    expect_exact(
+        [](auto v) {
+          return contiguous(permute(v[0], {1, 0}));
+        },
+        {ints({3, 4})}, "contiguous");
     expect_exact([](auto v) { return contiguous_nhwc(v[0]); }, {ints({2, 3, 2, 2})},
                  "contiguous_nhwc");
     // Away from its kink ReLU is linear.
@@ -62,8 +65,7 @@ TEST(GradcheckOps, SmallSteps) {
   on_shared_devices([](const Context& context) {
     Random random(12);
     const Tensor a = make_tensor(context, {3, 4}, random_values(random, 12, DType::f64, false));
-    const GradcheckResult good =
-        gradcheck([](auto v) { return mul(mul(v[0], v[0]), v[0]); }, {a});
+    const GradcheckResult good = gradcheck([](auto v) { return mul(mul(v[0], v[0]), v[0]); }, {a});
     EXPECT_TRUE(good.passed) << good.message;
   });
 }
@@ -82,8 +84,11 @@ const ConvCase conv_cases[] = {
     {"four-sided", {1, 2, 3, 4}, {2, 2, 3, 2}, {.padding = {2, 0, 1, 3}, .math = {}}},
     {"dilated", {1, 1, 7, 6}, {2, 1, 3, 2}, {.padding = 2, .dilation = {2, 3}, .math = {}}},
     {"grouped", {2, 4, 4, 4}, {6, 2, 3, 3}, {.padding = 1, .groups = 2, .math = {}}},
-    {"depthwise stride 2", {1, 3, 5, 5}, {3, 1, 3, 3},
-     {.stride = 2, .padding = 1, .groups = 3, .math = {}}, false},
+    {"depthwise stride 2",
+     {1, 3, 5, 5},
+     {3, 1, 3, 3},
+     {.stride = 2, .padding = 1, .groups = 3, .math = {}},
+     false},
     {"1x1 stride 2", {2, 3, 5, 3}, {2, 3, 1, 1}, {.stride = 2, .math = {}}},
     {"padding over the kernel", {1, 1, 2, 3}, {2, 1, 2, 2}, {.padding = 3, .math = {}}},
     {"1x7", {1, 2, 2, 8}, {2, 2, 1, 7}, {.padding = {0, 3}, .math = {}}},
@@ -152,13 +157,19 @@ TEST(GradcheckOps, PointwiseOnEveryRow) {
       check("linear on rows", [](auto v) { return linear(v[0], v[1], v[2]); },
             {ints({5, 4}), ints({3, 4}), ints({3})});
       check("linear on a permuted view",
-            [](auto v) { return linear(permute(v[0], {0, 2, 3, 1}), v[1], v[2]); },
+            [](auto v) {
+              return linear(permute(v[0], {0, 2, 3, 1}), v[1], v[2]);
+            },
             {ints({2, 4, 2, 3}), ints({3, 4}), ints({3})});
       check("linear on [B,T,C,H,W]",
-            [](auto v) { return linear(permute(v[0], {0, 1, 3, 4, 2}), v[1]); },
+            [](auto v) {
+              return linear(permute(v[0], {0, 1, 3, 4, 2}), v[1]);
+            },
             {ints({2, 2, 3, 2, 2}), ints({2, 3})});
       check("linear on a broadcast view",
-            [](auto v) { return linear(expand(v[0], {3, 2, 4}), v[1], v[2]); },
+            [](auto v) {
+              return linear(expand(v[0], {3, 2, 4}), v[1], v[2]);
+            },
             {ints({1, 2, 4}), ints({3, 4}), ints({3})});
       check("linear with a sliced weight",
             [](auto v) { return linear(v[0], slice(v[1], 1, 1, 4)); },

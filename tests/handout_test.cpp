@@ -32,8 +32,7 @@ class ForcedRow {
   template <class List>
   void add(const Context& context, const List& list, const std::string& row) {
     for (const std::string& name : row_names(list, context))
-      if (name == row)
-        forces_.push_back(std::make_unique<ScopedForce>(context, list.op(), row));
+      if (name == row) forces_.push_back(std::make_unique<ScopedForce>(context, list.op(), row));
   }
   std::vector<std::unique_ptr<ScopedForce>> forces_;
 };
@@ -164,9 +163,8 @@ TEST(Handout, H03_StridedConvThatNeverReadsTheLastRow) {
 
 TEST(Handout, H04_DepthwiseWithStride) {
   on_every_row([](const Context& context, DType dtype) {
-    const Results r =
-        run_conv2d(context, dtype, {1, 4, 4, 4}, arange(64), {4, 1, 3, 3}, arange(36),
-                   {.stride = 2, .padding = 1, .groups = 4, .math = {}});
+    const Results r = run_conv2d(context, dtype, {1, 4, 4, 4}, arange(64), {4, 1, 3, 3}, arange(36),
+                                 {.stride = 2, .padding = 1, .groups = 4, .math = {}});
     const auto part = [](const Values& v, int i, int size) {
       return Values(v.begin() + i * size, v.begin() + (i + 1) * size);
     };
@@ -199,13 +197,13 @@ TEST(Handout, H06_FourSidedPadding) {
   });
 }
 
-/// A slice of a larger weight, at an offset or with gaps, equals a copy of it; its gradient lands in
-/// its place.
+/// A slice of a larger weight, at an offset or with gaps, equals a copy of it; its gradient lands
+/// in its place.
 TEST(Handout, H07_SliceOfAPointwiseWeight) {
   on_every_row([](const Context& context, DType dtype) {
     Random random(7);
-    const Tensor whole = make_tensor(context, {8, 4, 1, 1},
-                                     random_values(random, 32, dtype, true), dtype);
+    const Tensor whole =
+        make_tensor(context, {8, 4, 1, 1}, random_values(random, 32, dtype, true), dtype);
     for (const bool rows : {true, false}) {
       const int axis = rows ? 0 : 1;
       const std::int64_t begin = rows ? 2 : 1, end = rows ? 5 : 3, c_in = rows ? 4 : 2;
@@ -243,10 +241,10 @@ TEST(Handout, H08_AmbiguousStrides) {
   on_every_row([](const Context& context, DType dtype) {
     Random random(8);
     const auto check = [&](const Shape& x_shape, const Shape& w_shape, const Padding& padding) {
-      const Tensor x = make_tensor(context, x_shape,
-                                   random_values(random, x_shape.numel(), dtype, true), dtype);
-      const Tensor w = make_tensor(context, w_shape,
-                                   random_values(random, w_shape.numel(), dtype, true), dtype);
+      const Tensor x =
+          make_tensor(context, x_shape, random_values(random, x_shape.numel(), dtype, true), dtype);
+      const Tensor w =
+          make_tensor(context, w_shape, random_values(random, w_shape.numel(), dtype, true), dtype);
       // The same elements under the strides that NHWC would give.
       const auto relabeled = [](const Tensor& t) {
         Layout layout = t.layout();
@@ -289,8 +287,8 @@ TEST(Handout, H09_MoreThan65535Images) {
       for (std::int64_t i = 0; i < n; ++i)
         x.insert(x.end(), pixels, static_cast<double>(1 + i % 7));
       const auto taps = static_cast<std::size_t>(k * k);
-      const Results r = run_conv2d(context, dtype, {n, 1, side, side}, x, {1, 1, k, k},
-                                   Values(taps, 1), {});
+      const Results r =
+          run_conv2d(context, dtype, {n, 1, side, side}, x, {1, 1, k, k}, Values(taps, 1), {});
       const auto per_image = static_cast<std::size_t>(out * out);
       std::size_t wrong = 0;
       for (std::size_t i = 0; i < r.y.size(); ++i)
@@ -313,9 +311,8 @@ TEST(Handout, H09_MoreThanTwoBillionElements) {
     if (!context.device().is_cuda() && !(large && *large == '1')) return;
     const std::int64_t n = (std::int64_t{1} << 31) / 64 + 3;
     for (const std::int64_t k : {3, 1}) {
-      for (const std::string& row :
-           {std::string(), to_string(context.device().type) + ".zero_skip",
-            to_string(context.device().type) + ".pointwise"}) {
+      for (const std::string& row : {std::string(), to_string(context.device().type) + ".zero_skip",
+                                     to_string(context.device().type) + ".pointwise"}) {
         SCOPED_TRACE(fmt::format("kernel {} row {}", k, row));
         const ForcedRow force(context, row);
         try {
@@ -357,10 +354,10 @@ TEST(Handout, H10_ViewsAtOddElementOffsets) {
           view.copy_(x);
           return view;
         };
-        const Tensor a = make_tensor(context, {count}, random_values(random, count, dtype, true),
-                                     dtype);
-        const Tensor b = make_tensor(context, {count}, random_values(random, count, dtype, true),
-                                     dtype);
+        const Tensor a =
+            make_tensor(context, {count}, random_values(random, count, dtype, true), dtype);
+        const Tensor b =
+            make_tensor(context, {count}, random_values(random, count, dtype, true), dtype);
         EXPECT_EQ(values_of(odd(a)), values_of(a));
         EXPECT_EQ(values_of(odd(a).clone()), values_of(a));
         EXPECT_EQ(values_of(add(odd(a), odd(b))), values_of(add(a, b)));

@@ -128,10 +128,10 @@ TEST(Network, Experiment1WithZeroWeightsGivesZeros) {
 /// permuted view of the same NCHW tensor.
 void check_experiment2(const Context& context, Golden& golden, DType dtype, bool as_linear,
                        bool nhwc, double tolerance, const std::string& what) {
-  const auto& entry =
-      golden.find(as_linear ? "experiment2_mlp_linear" : "experiment2_mlp_conv");
+  const auto& entry = golden.find(as_linear ? "experiment2_mlp_linear" : "experiment2_mlp_conv");
   Tape tape;
-  Tensor x = generated(context, entry, "x", dtype), target = generated(context, entry, "target", dtype);
+  Tensor x = generated(context, entry, "x", dtype),
+         target = generated(context, entry, "target", dtype);
   if (nhwc) x = x.contiguous_nhwc();
   const Var leaf = tape.leaf(x);
   std::vector<Var> weights, biases;
@@ -140,10 +140,9 @@ void check_experiment2(const Context& context, Golden& golden, DType dtype, bool
     weights.push_back(tape.leaf(generated(context, entry, fmt::format("w{}", layer), dtype)));
     biases.push_back(tape.leaf(generated(context, entry, fmt::format("b{}", layer), dtype)));
     const Activation activation = layer < 2 ? Activation::relu : Activation::none;
-    y = as_linear
-            ? linear(y, weights.back(), biases.back(), {.activation = activation, .math = {}})
-            : conv2d(y, reshape(weights.back(), {128, 128, 1, 1}), biases.back(),
-                     {.activation = activation, .math = {}});
+    y = as_linear ? linear(y, weights.back(), biases.back(), {.activation = activation, .math = {}})
+                  : conv2d(y, reshape(weights.back(), {128, 128, 1, 1}), biases.back(),
+                           {.activation = activation, .math = {}});
   }
   if (as_linear) target = target.permute({0, 2, 3, 1});
   const Var loss = mean_square_error(y, target);

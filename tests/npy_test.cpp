@@ -302,17 +302,12 @@ TEST_F(Npy, RandomHeadersNeverCrash) {
     for (int c = 0; c < changes; ++c) {
       const std::size_t at = 6 + random() % (whole.size() - 6 - 16);
       switch (random() % 4) {
-        case 0:
-          bytes[std::min(at, bytes.size() - 1)] = static_cast<char>(random());
-          break;
-        case 1:
-          bytes[std::min(at, bytes.size() - 1)] = alphabet[random() % alphabet.size()];
-          break;
+        case 0: bytes[std::min(at, bytes.size() - 1)] = static_cast<char>(random()); break;
+        case 1: bytes[std::min(at, bytes.size() - 1)] = alphabet[random() % alphabet.size()]; break;
         case 2:
           bytes.insert(std::min(at, bytes.size()), 1, alphabet[random() % alphabet.size()]);
           break;
-        default:
-          bytes.erase(std::min(at, bytes.size() - 1), 1);
+        default: bytes.erase(std::min(at, bytes.size() - 1), 1);
       }
     }
     write(bytes);

@@ -40,12 +40,11 @@ struct Problem {
 };
 
 std::string text(const Problem& p) {
-  return fmt::format("{} pixels {} {}->{} x {}{}, w {}, y {} | {}/{}{}{} {}", p.name, p.pixels,
-                     p.c_in, p.c_out, p.x.text(),
-                     p.broadcast < 0 ? "" : fmt::format(" broadcast {}", p.broadcast), p.w.text(),
-                     p.y.text(), to_string(p.dtype), to_string(p.math), p.bias ? " bias" : "",
-                     p.activation == Activation::relu ? " relu" : "",
-                     p.integers ? "integers" : "normal");
+  return fmt::format(
+      "{} pixels {} {}->{} x {}{}, w {}, y {} | {}/{}{}{} {}", p.name, p.pixels, p.c_in, p.c_out,
+      p.x.text(), p.broadcast < 0 ? "" : fmt::format(" broadcast {}", p.broadcast), p.w.text(),
+      p.y.text(), to_string(p.dtype), to_string(p.math), p.bias ? " bias" : "",
+      p.activation == Activation::relu ? " relu" : "", p.integers ? "integers" : "normal");
 }
 
 /// A line of tests/shapes/pointwise.txt.
@@ -112,8 +111,7 @@ Problem random_problem(Random& random, bool plain_layouts, bool on_gpu) {
   p.dtype = kind < 0.6 ? DType::f32 : kind < 0.8 ? DType::f64 : DType::f32;
   if (kind > (on_gpu ? 0.6 : 0.9) && p.dtype != DType::f64)
     p.dtype = random.chance(0.5) ? DType::bf16 : DType::f16;
-  if (random.chance(0.4))
-    p.math = random.pick({Math::strict, Math::tf32, Math::bf16, Math::fp16});
+  if (random.chance(0.4)) p.math = random.pick({Math::strict, Math::tf32, Math::bf16, Math::fp16});
   p.bias = random.chance(0.5);
   p.integers = random.chance(0.5);
   if (random.chance(0.3)) p.activation = Activation::relu;
@@ -144,7 +142,9 @@ struct Results {
 };
 
 /// x [pixels..., c_in], from values with size 1 along the broadcast axis.
-Tensor spread(const Tensor& x, const Problem& p) { return x.expand(p.shape(p.c_in)); }
+Tensor spread(const Tensor& x, const Problem& p) {
+  return x.expand(p.shape(p.c_in));
+}
 
 Shape stored_x_shape(const Problem& p) {
   Problem stored = p;
@@ -160,7 +160,8 @@ Results reference(const Context& context, const Problem& p, const Data& data,
   // As plain rows of channels, whatever the view.
   const std::int64_t pixels = p.pixel_count();
   const Tensor x = spread(make_tensor(context, stored_x_shape(p), data.x), p)
-                       .contiguous().reshape(Shape{pixels, p.c_in});
+                       .contiguous()
+                       .reshape(Shape{pixels, p.c_in});
   const Tensor w = make_tensor(context, {p.c_out, p.c_in}, data.w);
   const Tensor b = p.bias ? make_tensor(context, {p.c_out}, data.b) : Tensor();
   const Tensor dy = make_tensor(context, {pixels, p.c_out}, data.dy);
@@ -189,8 +190,7 @@ class Checker {
     Results magnitude;
     if (!p.integers || (vendors && context_.device().is_cuda()))
       magnitude = reference(
-          context_, p,
-          {absolute(data.x), absolute(data.w), absolute(data.b), absolute(data.dy)},
+          context_, p, {absolute(data.x), absolute(data.w), absolute(data.b), absolute(data.dy)},
           Activation::none);
     const Operand stored_x(context_, stored_x_shape(p), p.dtype, p.x, data.x);
     const Tensor x = spread(stored_x.view(), p);
@@ -203,13 +203,10 @@ class Checker {
 
     const std::size_t copied = context_.memory().layout_copied;
     run_rows(pointwise_forward_list(), p.c_in + 1, p.shape(p.c_out), p.y, expected.y, magnitude.y,
-             [&](Tensor& y) {
-               pointwise_forward(x, w.view(), b, y, p.activation, p.math);
-             });
+             [&](Tensor& y) { pointwise_forward(x, w.view(), b, y, p.activation, p.math); });
     run_rows(pointwise_backward_data_list(), p.c_out, p.shape(p.c_in), dx_placement, expected.dx,
-             magnitude.dx, [&](Tensor& dx) {
-               pointwise_backward_data(dy.view(), w.view(), dx, p.math);
-             });
+             magnitude.dx,
+             [&](Tensor& dx) { pointwise_backward_data(dy.view(), w.view(), dx, p.math); });
     for (const bool with_db : {false, true}) {
       Operand db;
       run_rows(
@@ -365,6 +362,20 @@ TEST(Pointwise, KnownZeroOperands) {
   });
 }
 
+/// No pixels, in more axes than one call can describe: the gradients are zeros, not left unwritten.
+TEST(Pointwise, NoPixelsInManyAxes) {
+  on_shared_devices([&](const Context& context) {
+    Checker checker(context);
+    Problem p{.name = "empty", .pixels = {5, 2, 0, 3, 2}, .c_in = 7, .c_out = 4};
+    p.x.step = {1, 1, 1, 2, 2, 1};
+    p.y.after = {0, 1, 0, 1, 1, 0};
+    for (const bool bias : {false, true}) {
+      p.bias = bias;
+      checker.check(p, 0, false);
+    }
+  });
+}
+
 // --- golden views -------------------------------------------------------------------------------
 
 /// The view that a golden case describes, as the tape follows it.
@@ -416,8 +427,8 @@ Gradients4 run_on_tape(const Context& context, Golden& golden, const nlohmann::j
           bias ? values_of(tape.grad(b)) : std::vector<double>()};
 }
 
-void expect_golden(const Context& context, Golden& golden, const nlohmann::json& entry,
-                   DType dtype, const std::string& row, bool exact) {
+void expect_golden(const Context& context, Golden& golden, const nlohmann::json& entry, DType dtype,
+                   const std::string& row, bool exact) {
   const Gradients4 actual = run_on_tape(context, golden, entry, dtype, false);
   const Gradients4 magnitude = run_on_tape(context, golden, entry, DType::f64, true);
   const Shape x_shape = shape_of(entry["x_view"]["shape"]);
@@ -492,12 +503,13 @@ const Spelling spellings[] = {
        return Tensor::uniform(context, {4, c, 128, 128}, -1, 1).contiguous_nhwc();
      }},
     {"linear on the permuted view of NCHW",
-     [](const Var& x, const Var& w, const Var& b) { return linear(permute(x, {0, 2, 3, 1}), w, b); },
+     [](const Var& x, const Var& w, const Var& b) {
+       return linear(permute(x, {0, 2, 3, 1}), w, b);
+     },
      [](const Context& context, std::int64_t c) {
        return Tensor::uniform(context, {4, c, 128, 128}, -1, 1);
      }},
-    {"linear on rows",
-     [](const Var& x, const Var& w, const Var& b) { return linear(x, w, b); },
+    {"linear on rows", [](const Var& x, const Var& w, const Var& b) { return linear(x, w, b); },
      [](const Context& context, std::int64_t c) {
        return Tensor::uniform(context, {4 * 128 * 128, c}, -1, 1);
      }},
@@ -561,25 +573,26 @@ TEST(Pointwise, RelaidGradientIsCounted) {
 TEST(Pointwise, Conv2dEqualsLinearOnThePermutedView) {
   on_shared_devices([&](const Context& context) {
     Random random(5);
-    for (const auto& [n, c, k, h, w] :
-         {std::array<std::int64_t, 5>{2, 16, 24, 7, 9}, {1, 3, 5, 1, 1}, {3, 64, 64, 8, 8},
-          {2, 5, 1, 1, 33}, {1, 1, 7, 4, 4}}) {
-      const Tensor x = make_tensor(context, {n, c, h, w},
-                                   random_values(random, n * c * h * w, DType::f32, false),
-                                   DType::f32);
-      const Tensor weight = make_tensor(context, {k, c},
-                                        random_values(random, k * c, DType::f32, false),
-                                        DType::f32);
-      const Tensor b = make_tensor(context, {k}, random_values(random, k, DType::f32, false),
-                                   DType::f32);
+    for (const auto& [n, c, k, h, w] : {std::array<std::int64_t, 5>{2, 16, 24, 7, 9},
+                                        {1, 3, 5, 1, 1},
+                                        {3, 64, 64, 8, 8},
+                                        {2, 5, 1, 1, 33},
+                                        {1, 1, 7, 4, 4}}) {
+      const Tensor x =
+          make_tensor(context, {n, c, h, w},
+                      random_values(random, n * c * h * w, DType::f32, false), DType::f32);
+      const Tensor weight =
+          make_tensor(context, {k, c}, random_values(random, k * c, DType::f32, false), DType::f32);
+      const Tensor b =
+          make_tensor(context, {k}, random_values(random, k, DType::f32, false), DType::f32);
       for (const Activation activation : {Activation::none, Activation::relu}) {
         Tape one, two;
         const Var x1 = one.leaf(x), w1 = one.leaf(weight.reshape({k, c, 1, 1})), b1 = one.leaf(b);
         const Var x2 = two.leaf(x), w2 = two.leaf(weight), b2 = two.leaf(b);
         const Var y1 = conv2d(x1, w1, b1, {.activation = activation, .math = {}});
-        const Var y2 = permute(linear(permute(x2, {0, 2, 3, 1}), w2, b2,
-                                      {.activation = activation, .math = {}}),
-                               {0, 3, 1, 2});
+        const Var y2 = permute(
+            linear(permute(x2, {0, 2, 3, 1}), w2, b2, {.activation = activation, .math = {}}),
+            {0, 3, 1, 2});
         const std::string where = fmt::format("{} {} {} {} {}", n, c, k, h, w);
         EXPECT_EQ(values_of(y1), values_of(y2)) << where;
         one.backward(sum(y1 * y1));

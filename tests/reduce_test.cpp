@@ -90,8 +90,8 @@ TEST(Reduce, RandomSumsOnEveryRow) {
 TEST(Reduce, AxesAndKeep) {
   on_shared_devices([](const Context& context) {
     using Values = std::vector<double>;
-    const Tensor x = make_tensor(context, {2, 3, 2}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12},
-                                 DType::f32);
+    const Tensor x =
+        make_tensor(context, {2, 3, 2}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, DType::f32);
     EXPECT_EQ(sum(x).shape(), Shape{});
     EXPECT_EQ(values_of(sum(x)), Values{78});
     EXPECT_EQ(values_of(mean(x)), Values{6.5});

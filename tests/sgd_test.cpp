@@ -41,8 +41,7 @@ TEST(Sgd, GoldenTenSteps) {
       for (const auto& step : entry["steps"]) {
         Tape tape;
         const Var in = tape.constant(x);
-        const Var hidden =
-            relu(conv2d(in, in.with(parameters[0]), in.with(parameters[1]), params));
+        const Var hidden = relu(conv2d(in, in.with(parameters[0]), in.with(parameters[1]), params));
         const Var y = conv2d(hidden, in.with(parameters[2]), in.with(parameters[3]), params);
         const Var loss = mean_square_error(y, target);
         EXPECT_NEAR(values_of(loss)[0], step["loss"].get<double>(), tolerance);
@@ -126,10 +125,10 @@ TEST(Sgd, RandomStepsOnEveryRow) {
       const bool with_mask = random.chance(0.5);
       const double rate = 0.125, momentum = with_momentum ? 0.75 : 0;
       const double decay = random.chance(0.5) ? 0.0625 : 0;
-      const Placement dense{.order = random.chance(0.3) ? std::vector<int>{0, 2, 3, 1}
-                                                        : std::vector<int>{},
-                            .offset = random.integer(0, 3),
-                            .tail = 8};
+      const Placement dense{
+          .order = random.chance(0.3) ? std::vector<int>{0, 2, 3, 1} : std::vector<int>{},
+          .offset = random.integer(0, 3),
+          .tail = 8};
       const auto value = random_values(random, shape.numel(), dtype, false);
       const auto gradient = random_values(random, shape.numel(), dtype, false);
       const auto buffer = random_values(random, shape.numel(), dtype, false);
@@ -145,10 +144,10 @@ TEST(Sgd, RandomStepsOnEveryRow) {
         mask_tensor = Tensor::from<std::uint8_t>(context, shape, mask);
 
       const auto fused = [&](double a, double b, double c) {
-        return dtype == DType::f64 ? std::fma(a, b, c)
-                                   : static_cast<double>(std::fma(static_cast<float>(a),
-                                                                  static_cast<float>(b),
-                                                                  static_cast<float>(c)));
+        return dtype == DType::f64
+                   ? std::fma(a, b, c)
+                   : static_cast<double>(std::fma(static_cast<float>(a), static_cast<float>(b),
+                                                  static_cast<float>(c)));
       };
       Values wanted(count), wanted_buffer(count);
       for (std::size_t i = 0; i < count; ++i) {

@@ -53,31 +53,42 @@ TEST(View, ValuesAndSharedStorage) {
 TEST(View, GradientsGoBackToTheirPlaces) {
   on_shared_devices([](const Context& context) {
     for (const DType dtype : {DType::f32, DType::f64}) {
-      EXPECT_EQ(gradient(context, {2, 3}, dtype, [](const Var& x) { return permute(x, {1, 0}); }),
+      EXPECT_EQ(gradient(context, {2, 3}, dtype,
+                         [](const Var& x) {
+                           return permute(x, {1, 0});
+                         }),
                 (Values{1, 3, 5, 2, 4, 6}));
-      EXPECT_EQ(gradient(context, {2, 3}, dtype, [](const Var& x) { return permute(x, {-1, 0}); }),
+      EXPECT_EQ(gradient(context, {2, 3}, dtype,
+                         [](const Var& x) {
+                           return permute(x, {-1, 0});
+                         }),
                 (Values{1, 3, 5, 2, 4, 6}));
       EXPECT_EQ(gradient(context, {2, 3}, dtype, [](const Var& x) { return reshape(x, {6}); }),
                 arange(6, 1));
-      EXPECT_EQ(gradient(context, {2, 4}, dtype,
-                         [](const Var& x) { return slice(x, 1, 1, 4, 2); }),
+      EXPECT_EQ(gradient(context, {2, 4}, dtype, [](const Var& x) { return slice(x, 1, 1, 4, 2); }),
                 (Values{0, 1, 0, 2, 0, 3, 0, 4}));
       EXPECT_EQ(gradient(context, {2, 1}, dtype,
-                         [](const Var& x) { return expand(x, {2, 2, 3}); }),
+                         [](const Var& x) {
+                           return expand(x, {2, 2, 3});
+                         }),
                 (Values{1 + 2 + 3 + 7 + 8 + 9, 4 + 5 + 6 + 10 + 11 + 12}));
       EXPECT_EQ(gradient(context, {2, 3}, dtype,
-                         [](const Var& x) { return contiguous(permute(x, {1, 0})); }),
+                         [](const Var& x) {
+                           return contiguous(permute(x, {1, 0}));
+                         }),
                 (Values{1, 3, 5, 2, 4, 6}));
-      EXPECT_EQ(gradient(context, {1, 2, 2, 2}, dtype,
-                         [](const Var& x) { return contiguous_nhwc(x); }),
-                arange(8, 1));
+      EXPECT_EQ(
+          gradient(context, {1, 2, 2, 2}, dtype, [](const Var& x) { return contiguous_nhwc(x); }),
+          arange(8, 1));
       // One tensor read through two views: contributions add up.
       EXPECT_EQ(gradient(context, {4}, dtype,
                          [](const Var& x) { return slice(x, 0, 0, 3) + slice(x, 0, 1, 4); }),
                 (Values{1, 3, 5, 3}));
       // A reshape of a permuted gradient.
       EXPECT_EQ(gradient(context, {6}, dtype,
-                         [](const Var& x) { return permute(reshape(x, {2, 3}), {1, 0}); }),
+                         [](const Var& x) {
+                           return permute(reshape(x, {2, 3}), {1, 0});
+                         }),
                 (Values{1, 3, 5, 2, 4, 6}));
       EXPECT_EQ(gradient(context, {2, 3}, dtype, [](const Var& x) { return slice(x, 0, 1, 1); }),
                 Values(6, 0));

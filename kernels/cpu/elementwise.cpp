@@ -44,12 +44,9 @@ bool make_transpose(CollapsedAxes<2>& axes) {
 const RowLoops& row_loops() {
 #if defined(ZERONE_CPU_ISA_LEVELS)
   switch (isa()) {
-    case Isa::x86_64_v4:
-      return x86_64_v4::row_loops;
-    case Isa::x86_64_v3:
-      return x86_64_v3::row_loops;
-    case Isa::baseline:
-      break;
+    case Isa::x86_64_v4: return x86_64_v4::row_loops;
+    case Isa::x86_64_v3: return x86_64_v3::row_loops;
+    case Isa::baseline: break;
   }
 #endif
   return baseline::row_loops;

@@ -260,10 +260,8 @@ void unary_rows(const Rows<2>& rows, DType dtype, UnaryOp op, void* out, const v
     const T* from = static_cast<const T*>(x);
     const C a = static_cast<C>(alpha), b = static_cast<C>(beta);
     switch (op) {
-      case UnaryOp::relu:
-        return map(rows, to, from, [](C v) { return v <= C(0) ? C(0) : v; });
-      case UnaryOp::affine:
-        return map(rows, to, from, [a, b](C v) { return std::fma(a, v, b); });
+      case UnaryOp::relu: return map(rows, to, from, [](C v) { return v <= C(0) ? C(0) : v; });
+      case UnaryOp::affine: return map(rows, to, from, [a, b](C v) { return std::fma(a, v, b); });
     }
   });
 }

@@ -25,12 +25,9 @@ Isa isa() {
 
 const char* name_of(Isa isa) {
   switch (isa) {
-    case Isa::x86_64_v4:
-      return "x86-64-v4";
-    case Isa::x86_64_v3:
-      return "x86-64-v3";
-    case Isa::baseline:
-      break;
+    case Isa::x86_64_v4: return "x86-64-v4";
+    case Isa::x86_64_v3: return "x86-64-v3";
+    case Isa::baseline: break;
   }
   return "baseline";
 }

@@ -17,15 +17,12 @@ const char* name_of(Isa isa);
 
 /// `return <isa>::call;` for the processor's instruction set.
 #if defined(ZERONE_CPU_ISA_LEVELS)
-#define ZERONE_CPU_DISPATCH(call)                \
-  switch (::zerone::kernels::cpu::isa()) {       \
-    case ::zerone::kernels::cpu::Isa::x86_64_v4: \
-      return x86_64_v4::call;                    \
-    case ::zerone::kernels::cpu::Isa::x86_64_v3: \
-      return x86_64_v3::call;                    \
-    case ::zerone::kernels::cpu::Isa::baseline:  \
-      break;                                     \
-  }                                              \
+#define ZERONE_CPU_DISPATCH(call)                                        \
+  switch (::zerone::kernels::cpu::isa()) {                               \
+    case ::zerone::kernels::cpu::Isa::x86_64_v4: return x86_64_v4::call; \
+    case ::zerone::kernels::cpu::Isa::x86_64_v3: return x86_64_v3::call; \
+    case ::zerone::kernels::cpu::Isa::baseline: break;                   \
+  }                                                                      \
   return baseline::call
 #else
 #define ZERONE_CPU_DISPATCH(call) return baseline::call

@@ -17,18 +17,12 @@ using Compute = std::conditional_t<(sizeof(T) > 4), double, float>;
 template <class F>
 decltype(auto) with_any_type(DType dtype, F&& f) {
   switch (dtype) {
-    case DType::f64:
-      return f(double());
-    case DType::bf16:
-      return f(Eigen::bfloat16());
-    case DType::f16:
-      return f(Eigen::half());
-    case DType::i64:
-      return f(std::int64_t());
-    case DType::u8:
-      return f(std::uint8_t());
-    case DType::f32:
-      break;
+    case DType::f64: return f(double());
+    case DType::bf16: return f(Eigen::bfloat16());
+    case DType::f16: return f(Eigen::half());
+    case DType::i64: return f(std::int64_t());
+    case DType::u8: return f(std::uint8_t());
+    case DType::f32: break;
   }
   return f(float());
 }
@@ -37,14 +31,10 @@ decltype(auto) with_any_type(DType dtype, F&& f) {
 template <class F>
 decltype(auto) with_float_type(DType dtype, F&& f) {
   switch (dtype) {
-    case DType::f64:
-      return f(double());
-    case DType::bf16:
-      return f(Eigen::bfloat16());
-    case DType::f16:
-      return f(Eigen::half());
-    default:
-      return f(float());
+    case DType::f64: return f(double());
+    case DType::bf16: return f(Eigen::bfloat16());
+    case DType::f16: return f(Eigen::half());
+    default: return f(float());
   }
 }
 

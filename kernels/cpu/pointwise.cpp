@@ -209,14 +209,10 @@ void multiply_any(const Multiply<T>& args, int rows) {
   constexpr int most = Tile<T>::rows;
   if (rows == most) return multiply_rows<T, most>(args);
   switch (rows) {
-    case 1:
-      return multiply_rows<T, 1>(args);
-    case 2:
-      return multiply_rows<T, 2>(args);
-    case 3:
-      return multiply_rows<T, 3>(args);
-    case 4:
-      return multiply_rows<T, 4>(args);
+    case 1: return multiply_rows<T, 1>(args);
+    case 2: return multiply_rows<T, 2>(args);
+    case 3: return multiply_rows<T, 3>(args);
+    case 4: return multiply_rows<T, 4>(args);
     case 5:
       if constexpr (most > 5) return multiply_rows<T, 5>(args);
       break;
@@ -226,8 +222,7 @@ void multiply_any(const Multiply<T>& args, int rows) {
     case 7:
       if constexpr (most > 7) return multiply_rows<T, 7>(args);
       break;
-    default:
-      break;
+    default: break;
   }
 }
 

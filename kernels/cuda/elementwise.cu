@@ -534,18 +534,12 @@ cudaError_t convert_to(void* out, ConstView x, const CollapsedAxes<2>& axes, cud
     }
   };
   switch (x.dtype) {
-    case DType::f64:
-      return from(double{});
-    case DType::f32:
-      return from(float{});
-    case DType::bf16:
-      return from(__nv_bfloat16{});
-    case DType::f16:
-      return from(__half{});
-    case DType::i64:
-      return from(std::int64_t{});
-    case DType::u8:
-      return from(std::uint8_t{});
+    case DType::f64: return from(double{});
+    case DType::f32: return from(float{});
+    case DType::bf16: return from(__nv_bfloat16{});
+    case DType::f16: return from(__half{});
+    case DType::i64: return from(std::int64_t{});
+    case DType::u8: return from(std::uint8_t{});
   }
   return cudaErrorInvalidValue;
 }
@@ -554,16 +548,11 @@ cudaError_t convert_to(void* out, ConstView x, const CollapsedAxes<2>& axes, cud
 template <class F>
 cudaError_t with_float_type(DType dtype, const F& f) {
   switch (dtype) {
-    case DType::f64:
-      return f(double{});
-    case DType::f32:
-      return f(float{});
-    case DType::bf16:
-      return f(__nv_bfloat16{});
-    case DType::f16:
-      return f(__half{});
-    default:
-      return cudaErrorInvalidValue;
+    case DType::f64: return f(double{});
+    case DType::f32: return f(float{});
+    case DType::bf16: return f(__nv_bfloat16{});
+    case DType::f16: return f(__half{});
+    default: return cudaErrorInvalidValue;
   }
 }
 
@@ -664,18 +653,12 @@ cudaError_t fill(View out, double value, cudaStream_t stream) {
     return map(Fill<T>{element}, out.data, nullptr, nullptr, axes, stream);
   };
   switch (out.dtype) {
-    case DType::f64:
-      return run(value);
-    case DType::f32:
-      return run(static_cast<float>(value));
-    case DType::bf16:
-      return run(__double2bfloat16(value));
-    case DType::f16:
-      return run(__double2half(value));
-    case DType::i64:
-      return run(saturated<std::int64_t>(value));
-    case DType::u8:
-      return run(saturated<std::uint8_t>(value));
+    case DType::f64: return run(value);
+    case DType::f32: return run(static_cast<float>(value));
+    case DType::bf16: return run(__double2bfloat16(value));
+    case DType::f16: return run(__double2half(value));
+    case DType::i64: return run(saturated<std::int64_t>(value));
+    case DType::u8: return run(saturated<std::uint8_t>(value));
   }
   return cudaErrorInvalidValue;
 }
@@ -685,14 +668,10 @@ cudaError_t copy(View out, ConstView x, cudaStream_t stream) {
   if (axes.numel() == 0) return cudaSuccess;
   if (out.dtype == x.dtype) {
     switch (size_of(out.dtype)) {
-      case 8:
-        return move<std::uint64_t>(out.data, x.data, axes, stream);
-      case 4:
-        return move<std::uint32_t>(out.data, x.data, axes, stream);
-      case 2:
-        return move<std::uint16_t>(out.data, x.data, axes, stream);
-      default:
-        return move<std::uint8_t>(out.data, x.data, axes, stream);
+      case 8: return move<std::uint64_t>(out.data, x.data, axes, stream);
+      case 4: return move<std::uint32_t>(out.data, x.data, axes, stream);
+      case 2: return move<std::uint16_t>(out.data, x.data, axes, stream);
+      default: return move<std::uint8_t>(out.data, x.data, axes, stream);
     }
   }
   if (out.dtype == DType::i64) return convert_to<std::int64_t>(out.data, x, axes, stream);

@@ -939,10 +939,8 @@ Contiguous contiguity(const Axes& axes, const std::array<std::int64_t, 3>& strid
 
 Access access_of(Contiguous contiguous, bool pixels_kept) {
   switch (contiguous) {
-    case Contiguous::pixel_quads:
-      return pixels_kept ? Access::kept_quads : Access::depth_quads;
-    case Contiguous::channel_quads:
-      return pixels_kept ? Access::depth_quads : Access::kept_quads;
+    case Contiguous::pixel_quads: return pixels_kept ? Access::kept_quads : Access::depth_quads;
+    case Contiguous::channel_quads: return pixels_kept ? Access::depth_quads : Access::kept_quads;
     case Contiguous::pixel_singles:
       return pixels_kept ? Access::kept_singles : Access::depth_singles;
     case Contiguous::channel_singles:
@@ -1185,17 +1183,12 @@ cudaError_t pointwise_forward(const PointwiseShape& shape, const PointwiseForwar
   if (!channels_fit(shape)) return cudaErrorInvalidValue;
   const bool empty = shape.pixel_count() <= 0 || shape.c_out <= 0;
   switch (args.dtype) {
-    case DType::f64:
-      return empty ? cudaSuccess : forward<double>(shape, args, stream);
-    case DType::f32:
-      return empty ? cudaSuccess : forward<float>(shape, args, stream);
-    case DType::bf16:
-      return empty ? cudaSuccess : forward<__nv_bfloat16>(shape, args, stream);
-    case DType::f16:
-      return empty ? cudaSuccess : forward<__half>(shape, args, stream);
+    case DType::f64: return empty ? cudaSuccess : forward<double>(shape, args, stream);
+    case DType::f32: return empty ? cudaSuccess : forward<float>(shape, args, stream);
+    case DType::bf16: return empty ? cudaSuccess : forward<__nv_bfloat16>(shape, args, stream);
+    case DType::f16: return empty ? cudaSuccess : forward<__half>(shape, args, stream);
     case DType::i64:
-    case DType::u8:
-      break;
+    case DType::u8: break;
   }
   return cudaErrorInvalidValue;
 }
@@ -1225,8 +1218,7 @@ cudaError_t pointwise_backward_weight(const PointwiseShape& shape,
       return empty ? cudaSuccess
                    : backward_weight<__half>(shape, args, args.dtype, workspace, stream);
     case DType::i64:
-    case DType::u8:
-      break;
+    case DType::u8: break;
   }
   return cudaErrorInvalidValue;
 }

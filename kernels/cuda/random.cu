@@ -84,8 +84,7 @@ cudaError_t fill(void* out, std::int64_t n, DType dtype, double a, double b, std
                                                   stream);
     case DType::f16:
       return launch<__half, float, Normal>(out, n, a, b, seed, device_offset, offset, stream);
-    default:
-      return cudaErrorInvalidValue;
+    default: return cudaErrorInvalidValue;
   }
 }
 

@@ -452,16 +452,11 @@ template <bool Squares>
 cudaError_t run_typed(const Plan& plan, DType dtype, void* out, const void* x, const void* b,
                       double scale, void* workspace, cudaStream_t stream) {
   switch (dtype) {
-    case DType::f64:
-      return run<double, Squares>(plan, out, x, b, scale, workspace, stream);
-    case DType::f32:
-      return run<float, Squares>(plan, out, x, b, scale, workspace, stream);
-    case DType::bf16:
-      return run<__nv_bfloat16, Squares>(plan, out, x, b, scale, workspace, stream);
-    case DType::f16:
-      return run<__half, Squares>(plan, out, x, b, scale, workspace, stream);
-    default:
-      return cudaErrorInvalidValue;
+    case DType::f64: return run<double, Squares>(plan, out, x, b, scale, workspace, stream);
+    case DType::f32: return run<float, Squares>(plan, out, x, b, scale, workspace, stream);
+    case DType::bf16: return run<__nv_bfloat16, Squares>(plan, out, x, b, scale, workspace, stream);
+    case DType::f16: return run<__half, Squares>(plan, out, x, b, scale, workspace, stream);
+    default: return cudaErrorInvalidValue;
   }
 }
 

@@ -215,20 +215,11 @@ int threads_for(Index length) {
 template <class F>
 cudaError_t with_float_type(DType dtype, const F& f) {
   switch (dtype) {
-    case DType::f64:
-      f(double{});
-      break;
-    case DType::f32:
-      f(float{});
-      break;
-    case DType::bf16:
-      f(__nv_bfloat16{});
-      break;
-    case DType::f16:
-      f(__half{});
-      break;
-    default:
-      return cudaErrorInvalidValue;
+    case DType::f64: f(double{}); break;
+    case DType::f32: f(float{}); break;
+    case DType::bf16: f(__nv_bfloat16{}); break;
+    case DType::f16: f(__half{}); break;
+    default: return cudaErrorInvalidValue;
   }
   return cudaGetLastError();
 }

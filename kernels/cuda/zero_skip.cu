@@ -1055,16 +1055,11 @@ constexpr std::int64_t max_grid = (std::int64_t{1} << 31) - 1;
 template <typename F>
 cudaError_t dispatch(DType dtype, F&& f) {
   switch (dtype) {
-    case DType::f64:
-      return f(double{});
-    case DType::f32:
-      return f(float{});
-    case DType::bf16:
-      return f(__nv_bfloat16{});
-    case DType::f16:
-      return f(__half{});
-    default:
-      return cudaErrorInvalidValue;
+    case DType::f64: return f(double{});
+    case DType::f32: return f(float{});
+    case DType::bf16: return f(__nv_bfloat16{});
+    case DType::f16: return f(__half{});
+    default: return cudaErrorInvalidValue;
   }
 }
 

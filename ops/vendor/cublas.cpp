@@ -47,14 +47,10 @@ Stored in_row_order(const Stored& s) {
 
 cudaDataType_t data_type(DType dtype) {
   switch (dtype) {
-    case DType::f64:
-      return CUDA_R_64F;
-    case DType::bf16:
-      return CUDA_R_16BF;
-    case DType::f16:
-      return CUDA_R_16F;
-    default:
-      return CUDA_R_32F;
+    case DType::f64: return CUDA_R_64F;
+    case DType::bf16: return CUDA_R_16BF;
+    case DType::f16: return CUDA_R_16F;
+    default: return CUDA_R_32F;
   }
 }
 
@@ -62,16 +58,11 @@ cublasComputeType_t compute_type(DType dtype, Math math) {
   if (dtype == DType::f64) return CUBLAS_COMPUTE_64F;
   if (dtype != DType::f32) return CUBLAS_COMPUTE_32F;
   switch (math) {
-    case Math::strict:
-      return CUBLAS_COMPUTE_32F_PEDANTIC;
-    case Math::fp32:
-      return CUBLAS_COMPUTE_32F;
-    case Math::tf32:
-      return CUBLAS_COMPUTE_32F_FAST_TF32;
-    case Math::bf16:
-      return CUBLAS_COMPUTE_32F_FAST_16BF;
-    case Math::fp16:
-      return CUBLAS_COMPUTE_32F_FAST_16F;
+    case Math::strict: return CUBLAS_COMPUTE_32F_PEDANTIC;
+    case Math::fp32: return CUBLAS_COMPUTE_32F;
+    case Math::tf32: return CUBLAS_COMPUTE_32F_FAST_TF32;
+    case Math::bf16: return CUBLAS_COMPUTE_32F_FAST_16BF;
+    case Math::fp16: return CUBLAS_COMPUTE_32F_FAST_16F;
   }
   return CUBLAS_COMPUTE_32F;
 }

@@ -126,12 +126,9 @@ const Library& library() {
 
 const char* pass_name(ConvPass pass) {
   switch (pass) {
-    case ConvPass::forward:
-      return "forward";
-    case ConvPass::backward_data:
-      return "backward_data";
-    case ConvPass::backward_weight:
-      return "backward_weight";
+    case ConvPass::forward: return "forward";
+    case ConvPass::backward_data: return "backward_data";
+    case ConvPass::backward_weight: return "backward_weight";
   }
   return "?";
 }
@@ -219,14 +216,10 @@ std::int64_t post_padding(std::int64_t in, std::int64_t kernel, std::int64_t dil
 
 cudnnDataType_t data_type(DType dtype) {
   switch (dtype) {
-    case DType::f64:
-      return CUDNN_DATA_DOUBLE;
-    case DType::bf16:
-      return CUDNN_DATA_BFLOAT16;
-    case DType::f16:
-      return CUDNN_DATA_HALF;
-    default:
-      return CUDNN_DATA_FLOAT;
+    case DType::f64: return CUDNN_DATA_DOUBLE;
+    case DType::bf16: return CUDNN_DATA_BFLOAT16;
+    case DType::f16: return CUDNN_DATA_HALF;
+    default: return CUDNN_DATA_FLOAT;
   }
 }
 
@@ -442,22 +435,18 @@ bool excluded(cudnnBackendNumericalNote_t note, const CudnnConv2dProblem& proble
   const bool f32 = problem.dtype == DType::f32;
   const bool plain = f32 && (problem.math == Math::strict || problem.math == Math::fp32);
   switch (note) {
-    case CUDNN_NUMERICAL_NOTE_TENSOR_CORE:
-      return plain;
+    case CUDNN_NUMERICAL_NOTE_TENSOR_CORE: return plain;
     case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS:  // TF32 engines of f32 data carry it too
       return plain || problem.dtype == DType::f64;
     case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION:
-    case CUDNN_NUMERICAL_NOTE_FFT:
-      return true;
-    case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC:
-      return problem.deterministic;
+    case CUDNN_NUMERICAL_NOTE_FFT: return true;
+    case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC: return problem.deterministic;
     case CUDNN_NUMERICAL_NOTE_WINOGRAD:
     case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4:
     case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6:
     case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13:
       return !f32 || problem.math == Math::strict || !problem.allow_winograd;
-    default:
-      return false;
+    default: return false;
   }
 }
 

@@ -18,14 +18,10 @@ namespace zerone::test {
 /// Unit roundoff.
 inline double unit(DType dtype) {
   switch (dtype) {
-    case DType::f64:
-      return 0x1p-53;
-    case DType::f32:
-      return 0x1p-24;
-    case DType::f16:
-      return 0x1p-11;
-    default:
-      return 0x1p-8;
+    case DType::f64: return 0x1p-53;
+    case DType::f32: return 0x1p-24;
+    case DType::f16: return 0x1p-11;
+    default: return 0x1p-8;
   }
 }
 

@@ -76,14 +76,11 @@ class Random {
 /// The value that a tensor of this type holds when `value` is stored into it.
 inline double rounded(DType dtype, double value) {
   switch (dtype) {
-    case DType::f32:
-      return static_cast<double>(static_cast<float>(value));
+    case DType::f32: return static_cast<double>(static_cast<float>(value));
     case DType::bf16:
       return static_cast<double>(static_cast<float>(bf16(static_cast<float>(value))));
-    case DType::f16:
-      return static_cast<double>(static_cast<float>(f16(static_cast<float>(value))));
-    default:
-      return value;
+    case DType::f16: return static_cast<double>(static_cast<float>(f16(static_cast<float>(value))));
+    default: return value;
   }
 }
 
