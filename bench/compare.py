@@ -46,7 +46,7 @@ F32: tuple[str, str] = ("f32", "fp32")
 TF32: tuple[str, str] = ("f32", "tf32")
 BF16: tuple[str, str] = ("bf16", "bf16")
 CUDNN = ("pytorch.cudnn",)
-DENSE_GPU = ("cuda.cudnn", "cuda.cudnn.nhwc", "pytorch.cudnn.nhwc")
+DENSE_GPU = ("cuda.dense", "cuda.dense.nhwc", "pytorch.cudnn.nhwc")
 DENSE_CPU = ("cpu.eigen*", "cpu.onednn*", "pytorch.cpu.nhwc")
 
 
@@ -97,10 +97,10 @@ GOALS = (
          ("experiment1_b1",), BOTH, ("cuda.auto.eager",), counter="driver_allocations"),
     Goal("F2.nchw", "dense conv2d rows, NCHW: at most 1.05x PyTorch's cuDNN, graph replay",
          "ratio", 1.05, "experiment1", ("b1_kaiming", "b32_kaiming", "b256_kaiming"), BOTH,
-         ("cuda.cudnn",), CUDNN, (F32, TF32, BF16)),
+         ("cuda.dense",), CUDNN, (F32, TF32, BF16)),
     Goal("F2.nhwc", "dense conv2d rows, NHWC: at most 1.05x PyTorch's cuDNN, graph replay",
          "ratio", 1.05, "experiment1", ("b1_kaiming", "b32_kaiming", "b256_kaiming"), BOTH,
-         ("cuda.cudnn.nhwc",), ("pytorch.cudnn.nhwc",), (F32, TF32, BF16)),
+         ("cuda.dense.nhwc",), ("pytorch.cudnn.nhwc",), (F32, TF32, BF16)),
     Goal("F3.linear", "linear on laid-out data: at most 1.05x PyTorch's Linear", "ratio", 1.05,
          "experiment2", ("linear_laidout",), BOTH, ("cuda.auto",), ("pytorch.linear",),
          (F32, TF32, BF16)),

@@ -253,7 +253,7 @@ class Goals(unittest.TestCase):
         """All rows of F2.nchw at ratio 1."""
         return [row("experiment1", f"b{batch}_kaiming", pass_, impl, 1.0, mode[1], mode[0])
                 for batch in (1, 32, 256) for pass_ in compare.BOTH
-                for impl in ("cuda.cudnn", "pytorch.cudnn")
+                for impl in ("cuda.dense", "pytorch.cudnn")
                 for mode in (compare.F32, compare.TF32, compare.BF16)]
 
     def test_worst_of_many(self) -> None:
@@ -282,7 +282,7 @@ class Goals(unittest.TestCase):
                 rows += [row("experiment1", case, pass_, "cuda.auto", 1.0),
                          row("experiment1", case, pass_, "pytorch.cudnn", 4.0),
                          row("experiment1", case, pass_, "pytorch.cudnn.eager", 0.1),
-                         row("experiment1", case, pass_, "cuda.cudnn.nhwc", tf32, "tf32")]
+                         row("experiment1", case, pass_, "cuda.dense.nhwc", tf32, "tf32")]
         return rows
 
     def test_best_dense_row_of_any_layout_and_mode(self) -> None:

@@ -48,8 +48,8 @@ std::vector<NetworkImpl> network_impls(const Setting& setting, const std::string
   const std::vector<std::string> skipping{"conv2d.forward", "conv2d.backward_data"};
   std::vector<NetworkImpl> impls;
   if (setting.cuda()) {
-    impls.push_back({{.name = "cuda.cudnn", .zero_skip = ZeroSkip::off}});
-    impls.push_back({{.name = "cuda.cudnn.nhwc", .zero_skip = ZeroSkip::off}, true});
+    impls.push_back({{.name = "cuda.dense", .zero_skip = ZeroSkip::off}});
+    impls.push_back({{.name = "cuda.dense.nhwc", .zero_skip = ZeroSkip::off}, true});
     // Rules choose among zeros; tuning there would time cuDNN again for each density.
     const bool tune = kind == "kaiming" || (kind == "scattered90" && batch == 256);
     impls.push_back({{.name = "cuda.auto", .tune = tune}});
