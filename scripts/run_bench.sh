@@ -4,8 +4,10 @@
 #
 #   scripts/run_bench.sh BUILD_DIR OUT_DIR [--quick]
 #
+# On the CPU it times experiment 1 only: the other suites are for a GPU, or run by hand.
 # Environment: BENCH_THREADS (CPU threads to time, as in 1,8; default all), BENCH_TIMEOUT (seconds a
-# program, default 240), BENCH_FILTER (regular expression of Google Benchmark).
+# program, default 240), BENCH_FILTER (regular expression of Google Benchmark, GPU programs),
+# BENCH_BUDGET_MS (time of one row's samples).
 
 # The folder of the cuDNN that PyTorch brings, so that both sides run the same library.
 pytorch_cudnn() {
@@ -23,7 +25,7 @@ PYTHON
 }
 
 bench_steps() {  # BUILD_DIR OUT_DIR QUICK(0|1)
-  local build=$1 folder=$2 quick=$3 program name device devices=(cpu) more=()
+  local build=$1 folder=$2 quick=$3 program name device filter devices=(cpu) more=() programs suites
   local threads=${BENCH_THREADS:-$(nproc)} cudnn files=() limited ours
   mkdir -p "$folder"
   rm -f "$folder"/*.json
@@ -32,6 +34,9 @@ bench_steps() {  # BUILD_DIR OUT_DIR QUICK(0|1)
   ours=(env LD_LIBRARY_PATH="${cudnn:+$cudnn:}${LD_LIBRARY_PATH:-}" "${limited[@]}")
   if ((quick)); then
     more+=(--quick)
+  fi
+  if [[ -n ${BENCH_BUDGET_MS:-} ]]; then
+    more+=(--budget-ms "$BENCH_BUDGET_MS")
   fi
   if nvidia-smi -L >/dev/null 2>&1; then
     devices=(cuda cpu)
@@ -42,16 +47,23 @@ bench_steps() {  # BUILD_DIR OUT_DIR QUICK(0|1)
   fi
 
   # Ours and the peers in turn on one device, so that both see the same machine.
+  # A row that fails its check fails the step and carries no time; the other rows still count.
   for device in "${devices[@]}"; do
-    for program in "$build"/bench/*_bench; do
+    programs=("$build"/bench/*_bench) filter=${BENCH_FILTER:-} suites=()
+    if [[ $device == cpu ]]; then
+      programs=("$build/bench/experiment_bench") filter='^(experiment1|ceilings)/'
+      suites=(--suite experiment1 --suite ceilings)
+    fi
+    for program in "${programs[@]}"; do
       name=$(basename "$program" _bench)_$device
       step "bench $name" "${ours[@]}" "$program" --device "$device" --threads "$threads" "${more[@]}" \
         --benchmark_out="$folder/$name.json" --benchmark_out_format=json \
-        ${BENCH_FILTER:+--benchmark_filter="$BENCH_FILTER"} && files+=("$folder/$name.json")
+        ${filter:+--benchmark_filter="$filter"}
+      [[ -s $folder/$name.json ]] && files+=("$folder/$name.json")
     done
     if python3 -c 'import torch' 2>/dev/null; then
       step "peers $device" "${limited[@]}" python3 bench/peers_pytorch.py --device "$device" \
-        --threads "$threads" --out "$folder/peers_$device.json" "${more[@]}" &&
+        --threads "$threads" --out "$folder/peers_$device.json" "${more[@]}" "${suites[@]}" &&
         files+=("$folder/peers_$device.json")
     else
       skip "peers $device" "python3 has no torch"
