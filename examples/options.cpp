@@ -72,14 +72,14 @@ std::vector<Device> choose_devices(const Common& common, bool cpu_takes_it,
         "{}: runs on a GPU only, and --device is {}{}; the CPU takes "
         "--dtype f32 with --math fp32",
         what, common.device, gpu ? "" : " (no GPU can be used: " + zerone::why_no_cuda() + ")"));
-  std::vector<Device> devices;
-  devices.reserve(2);
-  if (common.device != "cuda" && cpu_takes_it) devices.push_back(Device::cpu());
-  if (common.device != "cpu" && gpu) devices.push_back(Device::cuda());
+  const bool use_cpu = common.device != "cuda" && cpu_takes_it;
+  const bool use_gpu = common.device != "cpu" && gpu;
   if (common.device == "auto" && !gpu) fmt::print("CPU only: {}.\n", zerone::why_no_cuda());
   if (common.device == "auto" && !cpu_takes_it)
     fmt::print("GPU only: {} does not run on the CPU.\n", what);
-  return devices;
+  if (use_cpu && use_gpu) return {Device::cpu(), Device::cuda()};
+  if (use_gpu) return {Device::cuda()};
+  return use_cpu ? std::vector<Device>{Device::cpu()} : std::vector<Device>{};
 }
 
 zerone::Tensor load_input(const zerone::Context& context, const std::string& path,
