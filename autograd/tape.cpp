@@ -57,11 +57,12 @@ Var Tape::constant(Tensor value) {
 }
 
 Var Tape::parameter(const Parameter& parameter) {
+  if (!parameter.defined()) throw AutogradError("[tape] undefined parameter");
   if (!parameter.requires_grad()) return constant(parameter.value());
-  const auto [it, added] = parameter_leaves_.try_emplace(parameter.id(), 0);
-  if (!added) return Var(parameter.value(), link_, it->second);
+  if (const auto it = parameter_leaves_.find(parameter.id()); it != parameter_leaves_.end())
+    return Var(parameter.value(), link_, it->second);
   Var var = leaf(parameter.value());
-  it->second = var.index_;
+  parameter_leaves_.emplace(parameter.id(), var.index_);
   parameters_.emplace_back(var.index_, parameter);
   return var;
 }
@@ -96,12 +97,22 @@ Var Tape::record(Tensor value, std::initializer_list<const Var*> inputs,
 
 namespace {
 
+/// Only memory that nobody else sees may be added to in place.
+bool owned(const Tensor& x) {
+  return x.shared_storage().use_count() == 1 && x.is_dense() && !x.storage().external();
+}
+
+/// A leaf's gradient outlives the run and may be written: it must not be the caller's seed, another
+/// leaf's gradient or an expanded view.
+void make_own(Tensor& gradient) {
+  if (owned(gradient)) return;
+  gradient = gradient.known_zero()
+                 ? Tensor::zeros(gradient.context(), gradient.shape(), gradient.dtype())
+                 : gradient.clone();
+}
+
 /// sum += gradient; the first gradient is moved into place.
 void add_to(Tensor& sum, Tensor gradient) {
-  // Only memory that nobody else sees may be added to in place.
-  const auto owned = [](const Tensor& x) {
-    return x.shared_storage().use_count() == 1 && x.is_dense() && !x.storage().external();
-  };
   if (!sum.defined() || sum.known_zero()) {
     sum = std::move(gradient);
   } else if (gradient.known_zero()) {
@@ -166,6 +177,8 @@ void Tape::backward(const Var& result, const BackwardOptions& options) {
     for (auto& [index, gradient] : before) gradients_[index] = std::move(gradient);
     throw;
   }
+  for (std::size_t i = 0; i < entries_.size(); ++i)
+    if (entries_[i].leaf && gradients_[i].defined()) make_own(gradients_[i]);
   for (const auto& [index, parameter] : parameters_) {
     Tensor& fresh = gradients_[index];
     if (!fresh.defined()) continue;

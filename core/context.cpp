@@ -103,6 +103,13 @@ void Context::force(std::string_view op, std::string_view row) {
   ++state_->selection_epoch;
 }
 
+ScopedForce::ScopedForce(Context context, std::string op, std::string_view row)
+    : context_(std::move(context)), op_(std::move(op)) {
+  const auto& forced = context_.state().forced;
+  if (const auto it = forced.find(op_); it != forced.end()) saved_ = it->second;
+  context_.force(op_, row);
+}
+
 void Context::seed(std::uint64_t seed) {
   state_->options.seed = seed;
   state_->random_offset = 0;

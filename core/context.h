@@ -113,20 +113,17 @@ class ScopedMath {
   Math saved_;
 };
 
-/// Forces an implementation for a scope and lifts it afterwards.
+/// Forces an implementation for a scope and restores afterwards what was forced before.
 class ScopedForce {
  public:
-  ScopedForce(Context context, std::string op, std::string_view row)
-      : context_(std::move(context)), op_(std::move(op)) {
-    context_.force(op_, row);
-  }
-  ~ScopedForce() { context_.force(op_, {}); }
+  ScopedForce(Context context, std::string op, std::string_view row);
+  ~ScopedForce() { context_.force(op_, saved_); }
   ScopedForce(const ScopedForce&) = delete;
   ScopedForce& operator=(const ScopedForce&) = delete;
 
  private:
   Context context_;
-  std::string op_;
+  std::string op_, saved_;
 };
 
 }  // namespace zerone

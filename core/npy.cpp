@@ -58,6 +58,9 @@ class Parser {
       }
     }
     if (!has_descr || !has_order || !has_shape) fail("incomplete header");
+    skip_space();
+    if (at_ < text_.size())
+      fail(fmt::format("malformed header: text after its end at byte {}", at_));
     return header;
   }
 
@@ -110,6 +113,7 @@ class Parser {
       fail(fmt::format("element type '{}' is not supported", descr));
   }
   void shape(Header& header) {
+    header.sizes.clear();  // of an earlier 'shape': Python takes the last one, too
     expect('(');
     while (!accept(')')) {
       skip_space();

@@ -57,10 +57,10 @@ bool Storage::known_zero() const {
 void Storage::materialize() {
   if (!zero_pending_) return;
   ContextState& state = context_.state();
+  if (!data_) allocate();  // first: the zeros stay pending if there is no memory
   state.pending_zeros.erase(this);
   zero_pending_ = false;
   if (bytes_ == 0) return;
-  if (!data_) allocate();
   const DType unit = bytes_ % 8 == 0 ? DType::f64 : DType::u8;  // wide stores where they fit
   const auto count = static_cast<std::int64_t>(bytes_ / size_of(unit));
   state.backend->fill({data_, {1, {count}, {1}}, unit}, 0);

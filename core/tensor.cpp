@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -46,6 +48,35 @@ Tensor make(const Context& context, const Layout& layout, DType dtype) {
 
 void expect_defined(const Tensor& x, const char* op) {
   if (!x.defined()) throw ShapeError(fmt::format("[{}] undefined tensor", op));
+}
+
+/// Throws if a write of distinct values cannot be seen whole: some elements share their memory.
+void expect_distinct(const Tensor& x, const char* op) {
+  for (int i = 0; i < x.rank(); ++i)
+    if (x.layout().sizes[i] > 1 && x.layout().strides[i] == 0 && x.numel() > 0)
+      throw ShapeError(
+          fmt::format("[{}] cannot write an expanded view: {}; clone() it first", op, describe(x)));
+}
+
+/// `x` as an operand of a write to `out`, element by element: a copy of it if that write might
+/// change elements of x before they are read.
+Tensor apart_from(const Tensor& out, const Tensor& x) {
+  const bool external = out.storage().external() && x.storage().external();
+  if (!external && out.shared_storage() != x.shared_storage()) return x;
+  const auto range = [external](const Tensor& t) {
+    const auto size = static_cast<std::int64_t>(size_of(t.dtype()));
+    const std::int64_t begin = external ? std::bit_cast<std::int64_t>(t.data()) : t.offset() * size;
+    std::int64_t end = begin + size;
+    for (int i = 0; i < t.rank(); ++i)
+      end += (t.layout().sizes[i] - 1) * t.layout().strides[i] * size;
+    return std::pair(begin, end);
+  };
+  const auto [out_begin, out_end] = range(out);
+  const auto [x_begin, x_end] = range(x);
+  if (out_end <= x_begin || x_end <= out_begin) return x;
+  const bool same =
+      out_begin == x_begin && out.dtype() == x.dtype() && same_values_as(out.layout(), x.layout());
+  return same ? x : x.clone();
 }
 
 void expect_floating(DType dtype, const char* op) {
@@ -139,8 +170,14 @@ Tensor Tensor::from_blob(const Context& context, void* data, const Shape& shape,
   for (int i = 0; i < layout.rank; ++i) {
     if (layout.strides[i] < 0)
       throw ShapeError(fmt::format("[from_blob] negative stride {}", layout.strides[i]));
-    if (extent > 0) extent += (layout.sizes[i] - 1) * layout.strides[i];
+    std::int64_t reach = 0;
+    if (extent > 0 && (__builtin_mul_overflow(layout.sizes[i] - 1, layout.strides[i], &reach) ||
+                       __builtin_add_overflow(extent, reach, &extent)))
+      throw ShapeError(fmt::format("[from_blob] stride {} of axis {} is too large for shape {}",
+                                   layout.strides[i], i, to_string(shape)));
   }
+  if (extent > std::numeric_limits<std::int64_t>::max() / 8)
+    throw ShapeError(fmt::format("[from_blob] {} elements are more than memory can hold", extent));
   if (!data && extent > 0)
     throw ShapeError(fmt::format("[from_blob] null data for shape {}", to_string(shape)));
   auto storage = std::make_shared<Storage>(
@@ -385,10 +422,12 @@ void Tensor::copy_(const Tensor& source) {
     return copy_(source.expand(shape()));
   }
   if (numel() == 0) return;
+  expect_distinct(*this, "copy_");
   ContextState& here = context().state();
   ContextState& there = source.context().state();
   if (&here == &there) {
-    here.backend->copy(mutable_view(*this), view(source));
+    const Tensor x = apart_from(*this, source);
+    here.backend->copy(mutable_view(*this), view(x));
     return;
   }
   // Across contexts bytes move as they lie: both sides dense, in the same order, of one type.
@@ -431,7 +470,8 @@ void Tensor::add_(const Tensor& other) {
   if (broadcast_shapes(other.shape(), shape(), "add_") != shape())
     throw ShapeError(fmt::format("[add_] cannot add {} to {}", describe(other), describe(*this)));
   if (numel() == 0 || other.known_zero()) return;
-  const Tensor expanded = other.expand(shape());
+  expect_distinct(*this, "add_");
+  const Tensor expanded = apart_from(*this, other.expand(shape()));
   const kernels::ConstView x = view(expanded);
   context().state().backend->accumulate(mutable_view(*this), x);
 }

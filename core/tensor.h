@@ -82,8 +82,8 @@ class Tensor {
     return from(context, shape, std::span<const T>(values.begin(), values.size()));
   }
   /// Views the caller's memory on the context's device: `data` is element (0, ..., 0), `strides`
-  /// count elements (empty: row-major). `deleter(data)` runs when the last view is gone. What is
-  /// derived from external memory (packed weights, say) is never cached.
+  /// count elements (empty: row-major). `deleter(data)` runs when the last view is gone and must
+  /// not throw. What is derived from external memory (packed weights, say) is never cached.
   static Tensor from_blob(const Context&, void* data, const Shape&, DType,
                           std::span<const std::int64_t> strides = {},
                           std::function<void(void*)> deleter = {});
@@ -134,7 +134,8 @@ class Tensor {
   Tensor to(const Context&) const;
 
   // In place. Each bumps the storage's version.
-  /// Broadcasts `source` and converts its type; it may live in another context.
+  /// Broadcasts `source` and converts its type; it may live in another context, and may overlap
+  /// this tensor. copy_ and add_ into an expanded view are ShapeErrors.
   void copy_(const Tensor& source);
   void fill_(double value);
   void add_(const Tensor& other);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <limits>
 
 #include <zerone/core/error.h>
 #include <zerone/ops/constant_result.h>
@@ -100,6 +101,11 @@ Conv2dDesc describe_pass(const ContextState& state, Conv2dPass pass,
   return desc;
 }
 
+/// Whether x is known to be zero and 0 * NaN may count as 0.
+bool skippable(const ContextState& state, const Tensor& x) {
+  return state.options.zero_skip_numerics == ZeroSkipNumerics::fast && x.known_zero();
+}
+
 /// What the pass may know of w's zeros under the context's options.
 WeightZeros look_for_zeros(const ContextState& state, const char* op, const Tensor& w,
                            const kernels::Conv2dShape& shape) {
@@ -126,6 +132,9 @@ kernels::Conv2dShape make_conv2d_shape(const Tensor& x, const Tensor& w, const C
   require(
       p.padding.top >= 0 && p.padding.bottom >= 0 && p.padding.left >= 0 && p.padding.right >= 0,
       "padding must not be negative");
+  constexpr std::int64_t half = std::numeric_limits<std::int64_t>::max() / 2;
+  require(std::max({p.padding.top, p.padding.bottom, p.padding.left, p.padding.right}) <= half,
+          "padding is too large");
   require(p.groups >= 1 && x.size(1) % p.groups == 0 && w.size(0) % p.groups == 0,
           "channels in and out must be multiples of groups");
   require(w.size(1) == x.size(1) / p.groups, "w's channels must be x's divided by groups");
@@ -140,7 +149,12 @@ kernels::Conv2dShape make_conv2d_shape(const Tensor& x, const Tensor& w, const C
   s.groups = p.groups;
   const auto out_size = [&](const char* axis, std::int64_t size, std::int64_t padding,
                             std::int64_t kernel, std::int64_t dilation, std::int64_t stride) {
-    const std::int64_t padded = size + padding, extent = dilation * (kernel - 1) + 1;
+    std::int64_t padded = 0, extent = 0;
+    if (__builtin_add_overflow(size, padding, &padded) ||
+        __builtin_mul_overflow(dilation, kernel - 1, &extent) ||
+        __builtin_add_overflow(extent, 1, &extent))
+      throw ShapeError(
+          fmt::format("[conv2d] the {} does not fit in 63 bits: {}", axis, describe(x, w, p)));
     if (extent > padded)
       throw ShapeError(fmt::format(
           "[conv2d] the kernel does not fit: padded input {} is {}, kernel extent is {}: {}", axis,
@@ -176,10 +190,11 @@ void conv2d_forward(kernels::Conv2dShape shape, const Tensor& x, const Tensor& w
   desc.zero_percent = zeros.percent();
   desc.activation = activation;
   desc.bias = b.defined();
-  desc.operand_zero = x.numel() == 0 || w.numel() == 0 || x.known_zero();
-  desc.alignment = std::min(
-      {alignment_of(x), alignment_of(w), alignment_of(y), b.defined() ? alignment_of(b) : 16});
-  conv2d_forward_list().run(state, desc, {x, w, b, y, zeros});
+  desc.operand_zero = x.numel() == 0 || w.numel() == 0 || skippable(state, x);
+  const Tensor bias = b.defined() ? b.contiguous() : b;  // kernels take dense values
+  desc.alignment = std::min({alignment_of(x), alignment_of(w), alignment_of(y),
+                             bias.defined() ? alignment_of(bias) : 16});
+  conv2d_forward_list().run(state, desc, {x, w, bias, y, zeros});
 }
 
 void conv2d_backward_data(kernels::Conv2dShape shape, const Tensor& dy, const Tensor& w, Tensor& dx,
@@ -191,7 +206,7 @@ void conv2d_backward_data(kernels::Conv2dShape shape, const Tensor& dy, const Te
   Conv2dDesc desc = describe_pass(state, Conv2dPass::backward_data, shape, dy.dtype(), math);
   const WeightZeros zeros = look_for_zeros(state, "conv2d.backward_data", w, shape);
   desc.zero_percent = zeros.percent();
-  desc.operand_zero = dy.numel() == 0 || w.numel() == 0 || dy.known_zero();
+  desc.operand_zero = dy.numel() == 0 || w.numel() == 0 || skippable(state, dy);
   desc.alignment = std::min({alignment_of(dy), alignment_of(w), alignment_of(dx)});
   conv2d_backward_data_list().run(state, desc, {dy, w, dx, zeros});
 }
@@ -203,7 +218,8 @@ void conv2d_backward_weight(kernels::Conv2dShape shape, const Tensor& x, const T
   shape.x_strides = strides_of(x), shape.w_strides = strides_of(dw);
   shape.y_strides = strides_of(dy);
   Conv2dDesc desc = describe_pass(state, Conv2dPass::backward_weight, shape, x.dtype(), math);
-  desc.operand_zero = dy.numel() == 0 || x.numel() == 0 || dy.known_zero() || x.known_zero();
+  desc.operand_zero =
+      dy.numel() == 0 || x.numel() == 0 || skippable(state, dy) || skippable(state, x);
   desc.alignment = std::min({alignment_of(x), alignment_of(dy), alignment_of(dw)});
   conv2d_backward_weight_list().run(state, desc, {x, dy, dw});
 }
@@ -211,6 +227,9 @@ void conv2d_backward_weight(kernels::Conv2dShape shape, const Tensor& x, const T
 void prepare(const Tensor& w, std::int64_t groups) {
   kernels::Conv2dShape shape;
   if (w.rank() != 4 || w.numel() == 0) return;
+  if (groups < 1 || w.size(0) % groups != 0)
+    throw ShapeError(
+        fmt::format("[prepare] {} groups for the weight {}", groups, zerone::describe(w)));
   shape.c_out = w.size(0), shape.c_in = w.size(1) * groups;
   shape.kh = w.size(2), shape.kw = w.size(3);
   shape.groups = groups;

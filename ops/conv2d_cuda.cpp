@@ -7,6 +7,7 @@
 #include <zerone/core/cuda_context.h>
 #include <zerone/core/error.h>
 #include <zerone/core/views.h>
+#include <zerone/kernels/cuda/direct_conv2d.h>
 #include <zerone/kernels/cuda/elementwise.h>
 #include <zerone/kernels/cuda/flip_weight.h>
 #include <zerone/kernels/cuda/reference.h>
@@ -22,6 +23,11 @@ using vendor::CudnnConv2d;
 
 /// Pixels below which fixed costs of about 20 us decide.
 constexpr std::int64_t small_problem_pixels = 16384;
+
+bool tensor_cores_allowed(const Conv2dDesc& desc) {
+  return desc.dtype == DType::bf16 || desc.dtype == DType::f16 ||
+         (desc.dtype == DType::f32 && desc.math != Math::fp32 && desc.math != Math::strict);
+}
 
 // --- cuDNN --------------------------------------------------------------------------------------
 
@@ -279,7 +285,7 @@ std::string reject_flipped(const Conv2dDesc& desc) {
 }
 
 std::string decline_flipped(const Conv2dDesc& desc) {
-  if (desc.dtype != DType::f32 || (desc.math != Math::fp32 && desc.math != Math::strict))
+  if (desc.dtype != DType::f32 || tensor_cores_allowed(desc))
     return "on tensor cores both directions are equally fast";
   const std::int64_t pixels = desc.shape.n * desc.shape.h * desc.shape.w;
   if (pixels < small_problem_pixels) return "turning the weight costs more than it saves";
@@ -345,6 +351,29 @@ void run_weight(ContextState& state, const Conv2dDesc&, const Conv2dWeightArgs& 
   if (cudnn.relaid_weight) args.dw.copy_(dw);
 }
 
+// --- direct, dense, for small problems ----------------------------------------------------------
+
+std::string reject_direct(const Conv2dDesc& desc) {
+  return std::string(kernels::cuda::direct_conv2d_reject(
+      desc.shape,
+      desc.pass == Conv2dPass::forward ? kernels::cuda::DirectPass::forward
+                                       : kernels::cuda::DirectPass::backward_data,
+      desc.dtype));
+}
+
+/// Twice as fast as cuDNN on one 64->64 3x3 32x32 image; behind it from about 16 images on, and
+/// behind its tensor-core engines where those need no change of layout.
+std::string decline_direct(const Conv2dDesc& desc) {
+  constexpr std::int64_t most_pixels = 4096;
+  const std::int64_t pixels = desc.shape.n * desc.shape.h_out * desc.shape.w_out;
+  if (pixels > most_pixels)
+    return fmt::format("{} output pixels; expected to win up to {}", pixels, most_pixels);
+  const bool channels_contiguous = desc.shape.x_strides[1] == 1 && desc.shape.c_in > 1;
+  if (tensor_cores_allowed(desc) && channels_contiguous)
+    return "FMA units; tensor cores are allowed and take NHWC as it is";
+  return {};
+}
+
 // --- zero-skip ----------------------------------------------------------------------------------
 
 ZeroSkipPass skip_pass(const Conv2dDesc& desc) {
@@ -360,10 +389,7 @@ std::string reject_skip(const Conv2dDesc& desc) {
 /// 3x3 layers (docs/experiments.md): FMA units against FMA units; tensor cores are out of reach.
 std::string decline_skip(const Conv2dDesc& desc) {
   if (desc.skip_forced) return {};
-  const bool tensor_cores =
-      desc.dtype == DType::bf16 || desc.dtype == DType::f16 ||
-      (desc.dtype == DType::f32 && desc.math != Math::fp32 && desc.math != Math::strict);
-  if (tensor_cores) return "FMA units; a dense product on tensor cores is faster";
+  if (tensor_cores_allowed(desc)) return "FMA units; a dense product on tensor cores is faster";
   const std::int64_t pixels = desc.shape.n * desc.shape.h_out * desc.shape.w_out;
   if (pixels < small_problem_pixels)
     return fmt::format("{} output pixels; expected to win from {}", pixels, small_problem_pixels);
@@ -412,6 +438,22 @@ std::span<const Conv2dForwardList::Row> forward_rows() {
        .reject = reject_skip,
        .decline = decline_skip,
        .run = run_skip_forward},
+      {.name = "cuda.direct",
+       .device = DeviceType::cuda,
+       .reject = reject_direct,
+       .decline = decline_direct,
+       .run =
+           [](ContextState& state, const Conv2dDesc& desc, const Conv2dForwardArgs& args, Plan*) {
+             check_cuda(kernels::cuda::direct_conv2d_forward(desc.shape,
+                                                             {.x = args.x.data(),
+                                                              .w = args.w.data(),
+                                                              .bias = data_or_null(args.b),
+                                                              .y = args.y.mutable_data(),
+                                                              .activation = desc.activation,
+                                                              .dtype = desc.dtype},
+                                                             cuda_stream(state)),
+                        "conv2d");
+           }},
       {.name = "cuda.cudnn",
        .device = DeviceType::cuda,
        .reject = accept_all<Conv2dDesc>,
@@ -446,6 +488,20 @@ std::span<const Conv2dDataList::Row> data_rows() {
        .reject = reject_skip,
        .decline = decline_skip,
        .run = run_skip_data},
+      {.name = "cuda.direct",
+       .device = DeviceType::cuda,
+       .reject = reject_direct,
+       .decline = decline_direct,
+       .run =
+           [](ContextState& state, const Conv2dDesc& desc, const Conv2dDataArgs& args, Plan*) {
+             check_cuda(kernels::cuda::direct_conv2d_backward_data(desc.shape,
+                                                                   {.dy = args.dy.data(),
+                                                                    .w = args.w.data(),
+                                                                    .dx = args.dx.mutable_data(),
+                                                                    .dtype = desc.dtype},
+                                                                   cuda_stream(state)),
+                        "conv2d");
+           }},
       {.name = "cuda.cudnn_flipped",
        .device = DeviceType::cuda,
        .reject = reject_flipped,

@@ -1,6 +1,7 @@
 #include <zerone/ops/elementwise.h>
 
 #include <fmt/format.h>
+#include <cmath>
 
 #include <zerone/core/error.h>
 #include <zerone/core/views.h>
@@ -70,7 +71,7 @@ namespace {
 Tensor apply_unary(UnaryOp op, const Tensor& x, double alpha = 1, double beta = 0) {
   Tensor y = Tensor::empty_like(x);
   if (x.numel() == 0) return y;
-  if (x.known_zero() && beta == 0) {
+  if (x.known_zero() && beta == 0 && std::isfinite(alpha)) {
     y.storage().set_known_zero();
     return y;
   }

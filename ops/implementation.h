@@ -221,10 +221,11 @@ class ImplementationList {
     }
     if (!wanted.empty())
       choose_named(state, desc, args, wanted, token, forced != state.forced.end(), selected);
-    else if (state.tuning)
+    else if (state.tuning && has_choice(state.device.type))
       choose_fastest(state, desc, args, selected);
     else
       choose_first(state, desc, args, selected);
+    explanation.tuned = explanation.tuned || state.tuning;
 
     explanation.chosen = rows_[selected.row].name;
     if (selected.plan) {
@@ -253,6 +254,12 @@ class ImplementationList {
     selected.explanation.candidates = known;
     if (known.empty() || rows_[selected.row].name != wanted)
       detail::throw_no_row(op_, wanted, state.device.type, known);
+  }
+
+  /// Where there is one row, nothing is timed: work that accumulates (an optimizer's) stays right.
+  bool has_choice(DeviceType device) const {
+    return std::count_if(rows_.begin(), rows_.end(),
+                         [device](const Row& row) { return row.device == device; }) > 1;
   }
 
   void choose_first(ContextState& state, const Desc& desc, const Args& args,

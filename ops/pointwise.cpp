@@ -127,6 +127,11 @@ void for_each_slice(const Tensor& a, const Tensor& b, Run&& run) {
   }
 }
 
+/// Whether 0 * NaN may count as 0.
+bool may_skip(const ContextOptions& options) {
+  return options.zero_skip_numerics == ZeroSkipNumerics::fast;
+}
+
 PointwiseDesc describe_pass(PointwisePass pass, const kernels::PointwiseShape& shape,
                             const Tensor& x, Math math) {
   PointwiseDesc desc;
@@ -150,7 +155,9 @@ void contract(const PointwiseList& list, PointwisePass pass, const Tensor& x, co
   PointwiseDesc desc = describe_pass(pass, shape, x, math);
   desc.activation = activation;
   desc.bias = b.defined();
-  desc.operand_zero = x.numel() == 0 || x.known_zero() || w.known_zero();
+  const ContextOptions& options = x.context().options();
+  desc.operand_zero = x.numel() == 0 || (may_skip(options) && x.known_zero()) ||
+                      (may_skip(options) && options.zero_skip != ZeroSkip::off && w.known_zero());
   desc.alignment = std::min(
       {alignment_of(x), alignment_of(w), alignment_of(y), b.defined() ? alignment_of(b) : 16});
   list.run(x.context().state(), desc, {x, w, b, y});
@@ -160,7 +167,8 @@ void contract(const PointwiseList& list, PointwisePass pass, const Tensor& x, co
 
 void pointwise_forward(const Tensor& x, const Tensor& w, const Tensor& b, Tensor& y,
                        Activation activation, Math math) {
-  contract(pointwise_forward_list(), PointwisePass::forward, x, w, b, y, activation, math);
+  const Tensor bias = b.defined() ? b.contiguous() : b;  // kernels take dense values
+  contract(pointwise_forward_list(), PointwisePass::forward, x, w, bias, y, activation, math);
 }
 
 void pointwise_backward_data(const Tensor& dy, const Tensor& w, Tensor& dx, Math math) {
@@ -186,7 +194,8 @@ void pointwise_backward_weight(const Tensor& x, const Tensor& dy, Tensor& dw, Te
   }
   PointwiseDesc desc = describe_pass(PointwisePass::backward_weight, shape, x, math);
   desc.bias = db.defined();
-  desc.operand_zero = dy.numel() == 0 || dy.known_zero() || (x.known_zero() && !db.defined());
+  desc.operand_zero = dy.numel() == 0 || (may_skip(x.context().options()) &&
+                                          (dy.known_zero() || (x.known_zero() && !db.defined())));
   desc.alignment = std::min({alignment_of(x), alignment_of(dy), alignment_of(dw)});
   pointwise_backward_weight_list().run(x.context().state(), desc, {x, dy, dw, db});
 }

@@ -137,7 +137,9 @@ void load_plans(const Context& context, const std::string& path) {
                                                        plan.at("token").get<std::string>(),
                                                        plan.at("tuned").get<bool>()};
     log.loaded = std::move(loaded);
-  } catch (const nlohmann::json::exception& error) {
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {  // not JSON, not the members asked for, not a file
     throw FileError(fmt::format("[plans] {}: {}", path, error.what()));
   }
   ++state.selection_epoch;

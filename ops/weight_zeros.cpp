@@ -73,7 +73,11 @@ WeightZeros weight_zeros(const Tensor& w, const kernels::Conv2dShape& shape, boo
   if (const auto& mask = storage.fixed_zeros()) {
     std::uint64_t version = 0;
     const bool counted = mask->last_derived(derived_key(w, shape, Kind::mask), &version) != nullptr;
-    if (counted || !capturing) return from_mask(w, shape);
+    if (counted || !capturing) {
+      const WeightZeros zeros = from_mask(w, shape);
+      // Nobody looks at a weight that is all zero: on the CPU a user's own write is noticed below.
+      if (state.device.is_cuda() || zeros.census.zeros < zeros.census.elements) return zeros;
+    }
   }
   if (storage.external()) {
     if (!wait && state.device.is_cuda()) return {};

@@ -8,7 +8,12 @@ const WeightZerosBackend& weight_zeros_cpu() {
   static constexpr WeightZerosBackend backend{
       .count =
           [](const Tensor& w, const kernels::Conv2dShape& shape) {
-            return kernels::cpu::zero_census(shape, w.data(), w.dtype());
+            if (w.dtype() == DType::f32 || w.dtype() == DType::f64)
+              return kernels::cpu::zero_census(shape, w.data(), w.dtype());
+            const Tensor wide = w.to(DType::f32);  // the kernel knows no other type
+            kernels::Conv2dShape dense = shape;    // `wide` may be denser than w
+            for (int i = 0; i < 4; ++i) dense.w_strides[i] = wide.layout().strides[i];
+            return kernels::cpu::zero_census(dense, wide.data(), wide.dtype());
           },
       .start_count = nullptr,  // counting is immediate
       .poll = nullptr,

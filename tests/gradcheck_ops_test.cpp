@@ -103,7 +103,7 @@ TEST(GradcheckOps, Conv2dOnEveryRow) {
       if (row.ends_with(".constant")) continue;
       std::vector<std::unique_ptr<ScopedForce>> forces;
       if (!row.empty()) {
-        const std::string weight_row = row.ends_with(".zero_skip") ? reference_row(context) : row;
+        const std::string weight_row = weight_partner(row, context);
         forces.push_back(std::make_unique<ScopedForce>(context, "conv2d.forward", row));
         forces.push_back(std::make_unique<ScopedForce>(context, "conv2d.backward_data", row));
         forces.push_back(
@@ -129,7 +129,7 @@ TEST(GradcheckOps, Conv2dOnEveryRow) {
                 fmt::format("conv2d {} {} row {}", one.name, nhwc ? "nhwc" : "nchw",
                             row.empty() ? "automatic" : row));
           } catch (const SelectionError& error) {
-            EXPECT_TRUE(is_vendor(row)) << row << " " << one.name << ": " << error.what();
+            EXPECT_TRUE(is_partial(row)) << row << " " << one.name << ": " << error.what();
           }
         }
       }
@@ -150,7 +150,7 @@ TEST(GradcheckOps, PointwiseOnEveryRow) {
         try {
           expect_exact(function, inputs, std::string(what) + " row " + row);
         } catch (const SelectionError& error) {
-          EXPECT_TRUE(is_vendor(row)) << row << " " << what << ": " << error.what();
+          EXPECT_TRUE(is_partial(row)) << row << " " << what << ": " << error.what();
         }
       };
       const auto ints = [&](const Shape& shape) { return integers(context, random, shape); };
@@ -209,7 +209,7 @@ TEST(GradcheckOps, FusedActivationOnEveryRow) {
               },
               {x, w, b}, fmt::format("kernel {} row {}", k, row));
         } catch (const SelectionError& error) {
-          EXPECT_TRUE(is_vendor(row)) << row << ": " << error.what();
+          EXPECT_TRUE(is_partial(row)) << row << ": " << error.what();
         }
       }
     }

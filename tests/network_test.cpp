@@ -77,12 +77,12 @@ TEST(Network, Experiment1OnEveryRow) {
   on_shared_devices([&](const Context& context) {
     for (const std::string& row : row_names(conv2d_forward_list(), context)) {
       if (row.ends_with(".constant")) continue;
-      const std::string weight_row = row.ends_with(".zero_skip") ? reference_row(context) : row;
+      const std::string weight_row = weight_partner(row, context);
       const ScopedForce forward(context, "conv2d.forward", row),
           backward(context, "conv2d.backward_data", row),
           weight(context, "conv2d.backward_weight", weight_row);
       check_experiment1(context, golden, DType::f32, false, true, 1e-5, true, row);
-      if (!is_vendor(row))
+      if (!is_partial(row))
         check_experiment1(context, golden, DType::f64, true, false, 1e-12, true, row);
     }
   });

@@ -65,6 +65,8 @@ Parameter make_parameter(const Context& context, const Shape& shape, DType dtype
 void append(std::vector<Parameter>& parameters, const std::string& prefix,
             const Parameter& parameter, const char* name) {
   if (!parameter.defined()) return;
+  for (const Parameter& other : parameters)  // of a module that is used twice
+    if (other.id() == parameter.id()) return;
   parameter.set_name(prefix + name);
   parameters.push_back(parameter);
 }

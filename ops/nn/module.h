@@ -9,6 +9,7 @@
 
 #include <zerone/autograd/parameter.h>
 #include <zerone/autograd/tape.h>
+#include <zerone/core/error.h>
 #include <zerone/ops/conv2d.h>
 #include <zerone/ops/pointwise.h>
 
@@ -22,7 +23,8 @@ class Module {
   virtual Var forward(const Var& x) = 0;
   Var operator()(const Var& x) { return forward(x); }
 
-  /// All parameters, in a fixed order; names are paths such as "0.weight".
+  /// All parameters, in a fixed order; names are paths such as "0.weight". One that several modules
+  /// share appears once, at its first place.
   std::vector<Parameter> parameters() const;
   /// Number of scalar parameters.
   std::int64_t parameter_count() const;
@@ -108,6 +110,7 @@ class Sequential final : public Module {
   Sequential() = default;
   template <class M>
   std::shared_ptr<M> add(std::shared_ptr<M> module) {
+    if (!module) throw ShapeError("[nn.Sequential] add of a null module");
     modules_.push_back(module);
     return module;
   }

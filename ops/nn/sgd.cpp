@@ -1,9 +1,11 @@
 #include <zerone/ops/nn/sgd.h>
 
 #include <fmt/format.h>
+#include <algorithm>
 
 #include <zerone/core/error.h>
 #include <zerone/core/views.h>
+#include <zerone/ops/elementwise.h>
 
 namespace zerone {
 
@@ -24,12 +26,34 @@ const SgdList& sgd_list() {
 
 namespace nn {
 
-Sgd::Sgd(std::vector<Parameter> parameters, const SgdOptions& options_)
-    : options(options_), parameters_(std::move(parameters)), momentum_(parameters_.size()) {
-  for (const Parameter& parameter : parameters_)
-    if (!parameter.value().is_dense())
-      throw ShapeError(fmt::format("[sgd] parameter '{}' is a strided view: {}", parameter.name(),
-                                   describe(parameter.value())));
+namespace {
+
+/// Whether b's elements lie in memory as a's do: the kernel walks both alike.
+bool lie_alike(const Tensor& a, const Tensor& b) {
+  if (a.shape() != b.shape()) return false;
+  for (int i = 0; i < a.rank(); ++i)
+    if (a.size(i) > 1 && a.stride(i) != b.stride(i)) return false;
+  return true;
+}
+
+void expect_dense(const Parameter& parameter) {
+  if (!parameter.value().is_dense())
+    throw ShapeError(fmt::format("[sgd] parameter '{}' is a strided view: {}", parameter.name(),
+                                 describe(parameter.value())));
+}
+
+}  // namespace
+
+Sgd::Sgd(std::vector<Parameter> parameters, const SgdOptions& options_) : options(options_) {
+  for (Parameter& parameter : parameters) {
+    if (!parameter.defined()) throw ShapeError("[sgd] undefined parameter");
+    expect_dense(parameter);
+    const bool seen = std::any_of(parameters_.begin(), parameters_.end(), [&](const Parameter& p) {
+      return p.id() == parameter.id();  // shared by two modules
+    });
+    if (!seen) parameters_.push_back(std::move(parameter));
+  }
+  momentum_.resize(parameters_.size());
 }
 
 void Sgd::zero_grad() const {
@@ -42,6 +66,17 @@ void Sgd::step() {
     Tensor& value = parameter.value();
     if (!parameter.grad().defined() || value.numel() == 0) continue;
     Tensor& momentum = momentum_[i];
+    require_compatible("sgd", value, parameter.grad());
+    expect_dense(parameter);
+    const bool fits = value.shape() == parameter.grad().shape() &&
+                      (!momentum.defined() ||
+                       (lie_alike(value, momentum) && value.dtype() == momentum.dtype())) &&
+                      (!parameter.mask().defined() || lie_alike(value, parameter.mask()));
+    if (!fits)
+      throw ShapeError(fmt::format(
+          "[sgd] parameter '{}' is {}, but its gradient is {}, its momentum {} and its mask {}",
+          parameter.name(), describe(value), describe(parameter.grad()), describe(momentum),
+          describe(parameter.mask())));
     const bool first = options.momentum != 0 && !momentum.defined();
     if (first) momentum = Tensor::empty_like(value);
     kernels::SgdStep step{.value = mutable_view(value),

@@ -37,8 +37,8 @@ struct SgdOptions {
 
 /// g = grad + weight_decay * value;  v = momentum * v + g (v = g at the first step);
 /// value -= learning_rate * v. Elements whose mask is 0 stay exactly 0, whatever momentum and decay
-/// carry. Parameters without a gradient are left alone. A step can be captured in a Graph once one
-/// step has run eagerly.
+/// carry. Parameters without a gradient are left alone; one that is listed twice steps once. A step
+/// can be captured in a Graph once one step has run eagerly.
 class Sgd {
  public:
   Sgd(std::vector<Parameter> parameters, const SgdOptions& options);

@@ -46,6 +46,16 @@ inline bool is_vendor(std::string_view row) {
   return row.find(".cudnn") != row.npos || row.ends_with(".cublas") || row.ends_with(".onednn");
 }
 
+/// Rows that take some problems only, and say why not the others.
+inline bool is_partial(std::string_view row) {
+  return is_vendor(row) || row.ends_with(".direct");
+}
+
+/// The row for the weight gradient beside a row of the other passes, which may have none.
+inline std::string weight_partner(const std::string& row, const Context& context) {
+  return row.ends_with(".zero_skip") || row.ends_with(".direct") ? reference_row(context) : row;
+}
+
 /// Rows that sum in float, one FMA after another or close to it: exact on small integers in every
 /// mode. A library may use other types and transforms where the mode or the type lets it.
 inline bool sums_exactly(std::string_view row, DType dtype, Math math) {
@@ -56,7 +66,7 @@ inline bool sums_exactly(std::string_view row, DType dtype, Math math) {
 
 /// Whether a row of ours may turn a problem down at all.
 inline bool may_reject(std::string_view row, DType dtype) {
-  if (is_vendor(row) || row.ends_with(".constant")) return true;
+  if (is_partial(row) || row.ends_with(".constant")) return true;
   if (row.ends_with(".reference") || !row.starts_with("cpu.")) return false;
   return dtype == DType::f16 || dtype == DType::bf16;
 }
