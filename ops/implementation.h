@@ -225,7 +225,7 @@ class ImplementationList {
       choose_fastest(state, desc, args, selected);
     else
       choose_first(state, desc, args, selected);
-    explanation.tuned = explanation.tuned || state.tuning;
+    if (wanted.empty()) explanation.tuned = state.tuning;
 
     explanation.chosen = rows_[selected.row].name;
     if (selected.plan) {

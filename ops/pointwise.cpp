@@ -155,7 +155,7 @@ void contract(const PointwiseList& list, PointwisePass pass, const Tensor& x, co
   PointwiseDesc desc = describe_pass(pass, shape, x, math);
   desc.activation = activation;
   desc.bias = b.defined();
-  const ContextOptions& options = x.context().options();
+  const ContextOptions options = x.context().options();
   desc.operand_zero = x.numel() == 0 || (may_skip(options) && x.known_zero()) ||
                       (may_skip(options) && options.zero_skip != ZeroSkip::off && w.known_zero());
   desc.alignment = std::min(
