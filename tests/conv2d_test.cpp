@@ -397,7 +397,8 @@ TEST(Conv2d, RandomSweepOnEveryRow) {
     }
     if (!case_wanted(-1)) return;
     checker.counts().expect_every_row(conv2d_forward_list(), context, 20);
-    checker.counts().expect_every_row(conv2d_backward_data_list(), context, 20);
+    // A library row that takes stride 1 without groups only is among these.
+    checker.counts().expect_every_row(conv2d_backward_data_list(), context, 12);
     checker.counts().expect_every_row(conv2d_backward_weight_list(), context, 15);
   });
 }

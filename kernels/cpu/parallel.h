@@ -28,15 +28,17 @@ void parallel_for(int threads, std::int64_t count, std::int64_t grain, F&& f) {
     call(0, count, 0);
     return;
   }
-#pragma omp parallel num_threads(ranges)
+  // Always a team of `threads`: libgomp ends threads when a smaller team follows a larger one and
+  // starts new ones for the next, which costs more than the work of a small region.
+#pragma omp parallel num_threads(threads)
   {
     // The runtime may grant fewer threads than asked for.
-    const std::int64_t granted = omp_get_num_threads();
+    const std::int64_t team = omp_get_num_threads(), granted = team < ranges ? team : ranges;
     const std::int64_t worker = omp_get_thread_num();
     const std::int64_t share = count / granted, rest = count % granted;
     const std::int64_t begin = worker * share + (worker < rest ? worker : rest);
     const std::int64_t end = begin + share + (worker < rest ? 1 : 0);
-    if (begin < end) call(begin, end, static_cast<int>(worker));
+    if (worker < granted && begin < end) call(begin, end, static_cast<int>(worker));
   }
 }
 
