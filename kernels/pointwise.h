@@ -20,9 +20,9 @@ struct PointwiseShape {
   std::int64_t x_channel_stride = 1, y_channel_stride = 1;
   std::int64_t w_stride_out = 0, w_stride_in = 1;  // w(k, c) at k*w_stride_out + c*w_stride_in
 
-  std::int64_t pixel_count() const { return pixels[0] * pixels[1] * pixels[2]; }
+  constexpr std::int64_t pixel_count() const { return pixels[0] * pixels[1] * pixels[2]; }
   /// The problem whose forward is this one's backward-data: dx[p,c] = sum over k of w[k,c]*dy[p,k].
-  PointwiseShape transposed() const {
+  constexpr PointwiseShape transposed() const {
     return {pixels,           c_out,       c_in,        y_strides, x_strides, y_channel_stride,
             x_channel_stride, w_stride_in, w_stride_out};
   }
