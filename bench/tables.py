@@ -54,7 +54,10 @@ def show(time: float | None) -> str:
 
 def ratio(peer: float | None, ours: float | None) -> str:
     """How many times faster ours is."""
-    return "–" if not peer or not ours else f"{peer / ours:.3g}x"
+    if not peer or not ours:
+        return "–"
+    times = peer / ours
+    return f"{times:.3g}x" if times < 1000 else f"{times:.0f}x"
 
 
 def table(head: list[str], lines: list[list[str]]) -> str:

@@ -11,9 +11,13 @@
 #include <zerone/zerone.h>
 
 #include "support/contexts.h"
+#include "support/errors.h"
 
 namespace zerone {
 namespace {
+
+using test::expect_contains;
+using test::message_of;
 
 using test::on_every_device;
 
@@ -23,25 +27,6 @@ std::vector<double> values_of(const Tensor& x) {
 
 Tensor scalar(const Context& context, double value, DType dtype = DType::f64) {
   return Tensor::full(context, {}, value, dtype);
-}
-
-template <class E, class Body>
-std::string message_of(Body&& body) {
-  try {
-    body();
-  } catch (const E& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "another exception: " << error.what();
-    return {};
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
-
-void expect_contains(const std::string& text, std::initializer_list<std::string> parts) {
-  for (const std::string& part : parts)
-    EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is missing in: " << text;
 }
 
 /// A node whose backward is a function.

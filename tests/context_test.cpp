@@ -11,6 +11,7 @@
 #include <zerone/zerone.h>
 
 #include "support/contexts.h"
+#include "support/errors.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 // An allocation that is too large returns null, as it does without the sanitizer.
@@ -23,29 +24,13 @@ extern "C" const char* __asan_default_options() {
 namespace zerone {
 namespace {
 
+using test::expect_contains;
+using test::message_of;
+
 using test::on_every_device;
 
 std::vector<double> values_of(const Tensor& x) {
   return x.to(DType::f64).to_vector<double>();
-}
-
-template <class E, class Body>
-std::string message_of(Body&& body) {
-  try {
-    body();
-  } catch (const E& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "another exception: " << error.what();
-    return {};
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
-
-void expect_contains(const std::string& text, std::initializer_list<std::string> parts) {
-  for (const std::string& part : parts)
-    EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is missing in: " << text;
 }
 
 // --- the allocator ------------------------------------------------------------------------------

@@ -17,6 +17,7 @@
 #include <zerone/zerone.h>
 
 #include "support/contexts.h"
+#include "support/errors.h"
 
 namespace zerone {
 namespace selection_test {
@@ -108,6 +109,9 @@ const CountedList& counted_list() {
 
 namespace {
 
+using test::expect_contains;
+using test::message_of;
+
 namespace fs = std::filesystem;
 using test::on_every_device;
 
@@ -119,25 +123,6 @@ std::string run_counted(const Context& context, std::int64_t size) {
 
 std::vector<double> values_of(const Tensor& x) {
   return x.to(DType::f64).to_vector<double>();
-}
-
-template <class E, class Body>
-std::string message_of(Body&& body) {
-  try {
-    body();
-  } catch (const E& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "another exception: " << error.what();
-    return {};
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
-
-void expect_contains(const std::string& text, std::initializer_list<std::string> parts) {
-  for (const std::string& part : parts)
-    EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is missing in: " << text;
 }
 
 std::string row(const Context& context, const std::string& name) {
