@@ -88,6 +88,22 @@ def experiment1(results: Results) -> str:
                   "zerone, 90 % zeros", "zerone, all zero", "all zero: speed-up"], lines)
 
 
+def spelled(results: Results, suite: str, spellings: tuple[tuple[str, str, str, str], ...],
+            passes: tuple[str, str], second: str) -> str:
+    """PyTorch beside ours for (name, our case, peer case, peer row), in each precision."""
+    lines = []
+    for mode in ("f32/fp32", "f32/tf32", "bf16/bf16"):
+        for name, ours, peer, impl in spellings:
+            cells = [f"{mode.split('/')[1]}, {name}"]
+            for pass_ in passes:
+                theirs = results.ms(suite, peer, pass_, impl, mode)
+                own = results.ms(suite, ours, pass_, "cuda.auto", mode)
+                cells += [show(theirs), show(own), ratio(theirs, own)]
+            lines.append(cells)
+    return table(["ms", "PyTorch forward", "zerone forward", "speed-up", f"PyTorch {second}",
+                  f"zerone {second}", "speed-up"], lines)
+
+
 def experiment2(results: Results) -> str:
     """The 128 -> 128 layer in every spelling."""
     spellings = (("conv 1x1, NCHW", "conv_nchw", "conv_nchw", "pytorch.cudnn"),
@@ -96,17 +112,7 @@ def experiment2(results: Results) -> str:
                  ("linear on NCHW data", "linear_permuted", "rearrange_linear", "pytorch.linear"),
                  ("linear on [B,T,C,H,W]", "linear_permuted_btchw", "rearrange_linear_btchw",
                   "pytorch.linear"))
-    lines = []
-    for mode in ("f32/fp32", "f32/tf32", "bf16/bf16"):
-        for name, ours, peer, impl in spellings:
-            cells = [f"{mode.split('/')[1]}, {name}"]
-            for pass_ in ("forward", "forward_backward"):
-                theirs = results.ms("experiment2", peer, pass_, impl, mode)
-                own = results.ms("experiment2", ours, pass_, "cuda.auto", mode)
-                cells += [show(theirs), show(own), ratio(theirs, own)]
-            lines.append(cells)
-    return table(["ms", "PyTorch forward", "zerone forward", "speed-up", "PyTorch fwd + bwd",
-                  "zerone fwd + bwd", "speed-up"], lines)
+    return spelled(results, "experiment2", spellings, ("forward", "forward_backward"), "fwd + bwd")
 
 
 def mlp(results: Results) -> str:
@@ -115,17 +121,7 @@ def mlp(results: Results) -> str:
                  ("linear on NCHW data", "mlp_linear_permuted", "mlp_linear", "pytorch.linear"),
                  ("linear, data laid out", "mlp_linear_laidout", "mlp_linear_laidout",
                   "pytorch.linear"))
-    lines = []
-    for mode in ("f32/fp32", "f32/tf32", "bf16/bf16"):
-        for name, ours, peer, impl in spellings:
-            cells = [f"{mode.split('/')[1]}, {name}"]
-            for pass_ in ("forward", "train"):
-                theirs = results.ms("mlp", peer, pass_, impl, mode)
-                own = results.ms("mlp", ours, pass_, "cuda.auto", mode)
-                cells += [show(theirs), show(own), ratio(theirs, own)]
-            lines.append(cells)
-    return table(["ms", "PyTorch forward", "zerone forward", "speed-up", "PyTorch step",
-                  "zerone step", "speed-up"], lines)
+    return spelled(results, "mlp", spellings, ("forward", "train"), "step")
 
 
 def cpu(results: Results) -> str:

@@ -252,7 +252,7 @@ class PointwiseNode final : public Node {
         x_(x),
         w_(w),
         y_(activation == Activation::relu ? y : Tensor()),
-        like_y_(Tensor::view_of(nullptr, 0, y.layout(), y.dtype())),
+        y_layout_(y.layout()),
         bias_(bias),
         axis_(axis),
         math_(math) {}
@@ -264,7 +264,8 @@ class PointwiseNode final : public Node {
       dy = apply_binary(kernels::BinaryOp::relu_backward, dy, y);
     const Tensor& x = x_.get(name_, "its input");
     const Tensor& w = w_.get(name_, "its weight");
-    if (!dy.known_zero()) dy = lay_out(dy);
+    if (!dy.known_zero() && !dy.is_dense())
+      dy = laid_out_like(dy, Tensor::view_of(dy.shared_storage(), 0, y_layout_, dy.dtype()));
     const Tensor dy_last = channels_last(dy, axis_);
     const Tensor w_matrix = as_matrix(w);
     if (gradients.needs(0)) {
@@ -277,10 +278,7 @@ class PointwiseNode final : public Node {
     Tensor db;
     if (needs_db) db = Tensor::empty(dy.context(), {dy_last.size(-1)}, dy.dtype());
     if (!gradients.needs(1)) {
-      Tensor summed = dy;
-      Shape kept{dy_last.size(-1)};
-      summed = sum_to(dy_last, kept);
-      gradients.give(2, summed);
+      gradients.give(2, sum_to(dy_last, {dy_last.size(-1)}));
       return;
     }
     Tensor dw = Tensor::empty_like(w), dw_matrix = as_matrix(dw);
@@ -291,18 +289,9 @@ class PointwiseNode final : public Node {
   }
 
  private:
-  Tensor lay_out(const Tensor& dy) const {
-    if (dy.is_dense()) return dy;
-    Tensor copy = Tensor::view_of(std::make_shared<Storage>(dy.context(), like_y_.bytes()), 0,
-                                  like_y_.layout(), dy.dtype());
-    copy.copy_(dy);
-    dy.context().state().stats->layout_copied += copy.bytes();
-    return copy;
-  }
-
   const char* name_;
   Saved x_, w_, y_;
-  Tensor like_y_;  // layout only
+  Layout y_layout_;
   bool bias_;
   int axis_;
   Math math_;

@@ -21,7 +21,7 @@ struct LinearParams {
 ///   w  [c_out, c_in], any strides     b  [c_out] or undefined
 ///   y  [..., c_out], in the memory order of x: a permuted view gives a permuted view
 /// Floating-point tensors of one type and one context. Errors: ShapeError, DTypeError, DeviceError.
-/// In the backward pass a gradient that does not lie like y is first copied into y's layout.
+/// In the backward pass a gradient with gaps or repeats is first copied into y's layout.
 Var linear(const Var& x, const Var& w, const Var& b = {}, const LinearParams& params = {});
 
 // --- implementation lists -----------------------------------------------------------------------
