@@ -33,6 +33,9 @@ class Backend {
   /// Milliseconds that `work` takes on this device: between two events around what it enqueues, or
   /// by the host's clock on the CPU. Waits for the device.
   virtual double elapsed_ms(const std::function<void()>& work) = 0;
+  /// Microseconds that one call of `work` takes this device when it need not wait for the host:
+  /// the least of several measurements, after one call to warm up.
+  virtual double device_us(const std::function<void()>& work) = 0;
   /// Reports an error of a kernel launched earlier as CudaError naming `where`.
   virtual void check(const char* where) = 0;
 

@@ -3,6 +3,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <functional>
+#include <limits>
+#include <string>
+
 #include <zerone/core/context_state.h>
 
 namespace zerone {
@@ -12,6 +16,12 @@ void check_cuda(cudaError_t status, const char* where);
 
 /// The stream of a CUDA context.
 cudaStream_t cuda_stream(const ContextState&);
+
+/// Microseconds that one call of `work`, which returns false on an error, takes the device when it
+/// need not wait for the host: after a call to warm up, the least of several replays of a graph of
+/// calls. A first call that takes longer than `hopeless_us` is the answer. Negative on an error.
+double device_us(cudaStream_t stream, const std::function<bool()>& work,
+                 double hopeless_us = std::numeric_limits<double>::infinity());
 
 /// Fixed facts of a CUDA device, read once.
 struct CudaDeviceInfo {

@@ -97,17 +97,20 @@ struct Conv2dForwardArgs {
   const Tensor& b;  // or undefined
   Tensor& y;
   const WeightZeros& zeros;
+  Tensor& result() const { return y; }
 };
 struct Conv2dDataArgs {
   const Tensor& dy;
   const Tensor& w;
   Tensor& dx;
   const WeightZeros& zeros;
+  Tensor& result() const { return dx; }
 };
 struct Conv2dWeightArgs {
   const Tensor& x;
   const Tensor& dy;
   Tensor& dw;
+  Tensor& result() const { return dw; }
 };
 
 using Conv2dForwardList = ImplementationList<Conv2dDesc, Conv2dForwardArgs>;

@@ -232,12 +232,7 @@ std::unique_ptr<Plan> plan_forward(ContextState& state, const Conv2dDesc& desc,
   reason.clear();
   if (!apart) return plan;
   const auto time_of = [&](CudnnPlan* candidate) {
-    double best = std::numeric_limits<double>::infinity();
-    for (int i = 0; i < 5; ++i)
-      best = std::min(best, state.backend->elapsed_ms([&] {
-        for (int k = 0; k < 4; ++k) run_forward(state, desc, args, candidate);
-      }));
-    return best;
+    return state.backend->device_us([&] { run_forward(state, desc, args, candidate); });
   };
   if (time_of(apart.get()) < time_of(plan.get())) return apart;
   return plan;
@@ -359,12 +354,26 @@ void run_weight(ContextState& state, const Conv2dDesc&, const Conv2dWeightArgs& 
 
 // --- direct, dense, for small problems ----------------------------------------------------------
 
+kernels::cuda::DirectPass direct_pass(const Conv2dDesc& desc) {
+  return desc.pass == Conv2dPass::forward ? kernels::cuda::DirectPass::forward
+                                          : kernels::cuda::DirectPass::backward_data;
+}
+
 std::string reject_direct(const Conv2dDesc& desc) {
-  return std::string(kernels::cuda::direct_conv2d_reject(
-      desc.shape,
-      desc.pass == Conv2dPass::forward ? kernels::cuda::DirectPass::forward
-                                       : kernels::cuda::DirectPass::backward_data,
-      desc.dtype));
+  return std::string(
+      kernels::cuda::direct_conv2d_reject(desc.shape, direct_pass(desc), desc.dtype));
+}
+
+struct DirectPlan final : Plan {
+  std::shared_ptr<const kernels::cuda::DirectConv2d> cut;
+};
+
+template <class Args>
+std::unique_ptr<Plan> plan_direct(ContextState&, const Conv2dDesc& desc, const Args&,
+                                  const std::string&, std::string&) {
+  auto plan = std::make_unique<DirectPlan>();
+  check_cuda(kernels::cuda::direct_conv2d_plan(desc.shape, direct_pass(desc), plan->cut), "conv2d");
+  return plan;
 }
 
 /// Twice as fast as cuDNN on one 64->64 3x3 32x32 image; behind it from about 16 images on, and
@@ -448,9 +457,11 @@ std::span<const Conv2dForwardList::Row> forward_rows() {
        .device = DeviceType::cuda,
        .reject = reject_direct,
        .decline = decline_direct,
+       .make_plan = plan_direct<Conv2dForwardArgs>,
        .run =
-           [](ContextState& state, const Conv2dDesc& desc, const Conv2dForwardArgs& args, Plan*) {
-             check_cuda(kernels::cuda::direct_conv2d_forward(desc.shape,
+           [](ContextState& state, const Conv2dDesc& desc, const Conv2dForwardArgs& args,
+              Plan* plan) {
+             check_cuda(kernels::cuda::direct_conv2d_forward(*static_cast<DirectPlan*>(plan)->cut,
                                                              {.x = args.x.data(),
                                                               .w = args.w.data(),
                                                               .bias = data_or_null(args.b),
@@ -498,15 +509,17 @@ std::span<const Conv2dDataList::Row> data_rows() {
        .device = DeviceType::cuda,
        .reject = reject_direct,
        .decline = decline_direct,
+       .make_plan = plan_direct<Conv2dDataArgs>,
        .run =
-           [](ContextState& state, const Conv2dDesc& desc, const Conv2dDataArgs& args, Plan*) {
-             check_cuda(kernels::cuda::direct_conv2d_backward_data(desc.shape,
-                                                                   {.dy = args.dy.data(),
-                                                                    .w = args.w.data(),
-                                                                    .dx = args.dx.mutable_data(),
-                                                                    .dtype = desc.dtype},
-                                                                   cuda_stream(state)),
-                        "conv2d");
+           [](ContextState& state, const Conv2dDesc& desc, const Conv2dDataArgs& args, Plan* plan) {
+             check_cuda(
+                 kernels::cuda::direct_conv2d_backward_data(*static_cast<DirectPlan*>(plan)->cut,
+                                                            {.dy = args.dy.data(),
+                                                             .w = args.w.data(),
+                                                             .dx = args.dx.mutable_data(),
+                                                             .dtype = desc.dtype},
+                                                            cuda_stream(state)),
+                 "conv2d");
            }},
       {.name = "cuda.cudnn_flipped",
        .device = DeviceType::cuda,

@@ -17,6 +17,7 @@
 
 #include <zerone/core/context_state.h>
 #include <zerone/core/profile.h>
+#include <zerone/core/tensor.h>
 #include <zerone/ops/selection.h>
 
 namespace zerone {
@@ -75,6 +76,10 @@ struct SelectionLog {
                                        const std::string& problem, const std::string& reason);
 [[noreturn]] void throw_unplanned_capture(const char* op, const std::string& problem);
 bool is_reference(std::string_view name);
+/// Whether rounding can be told from an error in a result of this type.
+bool comparable(const Tensor& result);
+/// Empty if `result` is `expected` up to the rounding of `math`, or `expected` is undefined.
+std::string disagreement(const Tensor& result, const Tensor& expected, Math math);
 
 /// Hash of an object that has no padding.
 template <class T>
@@ -276,11 +281,25 @@ class ImplementationList {
     detail::throw_no_row(op_, "", state.device.type, selected.explanation.candidates);
   }
 
+  /// What candidates on a GPU must reproduce, so that no wrong library engine is ever pinned.
+  /// Undefined where it is not asked for: arguments without result(), 16-bit types.
+  Tensor reference_result(ContextState& state, const Desc& desc, const Args& args) const {
+    if constexpr (requires { args.result(); })
+      for (const Row& row : rows_)
+        if (state.device.is_cuda() && row.device == state.device.type &&
+            detail::is_reference(row.name) && detail::comparable(args.result())) {
+          row.run(state, desc, args, nullptr);
+          return args.result().clone();
+        }
+    return {};
+  }
+
   void choose_fastest(ContextState& state, const Desc& desc, const Args& args,
                       Selected& best) const {
     double best_us = 0;
     std::vector<Candidate>& candidates = best.explanation.candidates;
     std::size_t best_candidate = 0;
+    const Tensor expected = reference_result(state, desc, args);
     for (std::size_t row = 0; row < rows_.size(); ++row) {
       if (rows_[row].device != state.device.type) continue;
       candidates.push_back({rows_[row].name, "", 0});
@@ -293,14 +312,10 @@ class ImplementationList {
       Selected trial;
       if (!prepare(state, desc, args, row, {}, trial, reason)) continue;
       const auto once = [&] { rows_[row].run(state, desc, args, trial.plan.get()); };
-      double us = 1e3 * state.backend->elapsed_ms(once);
-      for (int i = 0; i < 5; ++i) {
-        const int repeats = us < 200 ? 10 : 1;
-        us = std::min(us, 1e3 / repeats * state.backend->elapsed_ms([&] {
-          for (int k = 0; k < repeats; ++k) once();
-        }));
-      }
-      us = std::max(us, 1e-3);  // a row that launches nothing
+      const double us = std::max(state.backend->device_us(once), 1e-3);  // a row may launch nothing
+      if constexpr (requires { args.result(); })
+        if (reason = detail::disagreement(args.result(), expected, desc.math); !reason.empty())
+          continue;
       candidates.back().microseconds = us;
       reason = "slower";
       if (found && us >= best_us) continue;

@@ -49,12 +49,14 @@ struct PointwiseArgs {
   const Tensor& w;  // [c_out, c_in]
   const Tensor& b;  // [c_out] or undefined
   Tensor& y;        // [..., c_out]
+  Tensor& result() const { return y; }
 };
 struct PointwiseWeightArgs {
   const Tensor& x;   // [..., c_in]
   const Tensor& dy;  // [..., c_out]
   Tensor& dw;        // [c_out, c_in]
   Tensor& db;        // [c_out] or undefined
+  Tensor& result() const { return dw; }
 };
 
 using PointwiseList = ImplementationList<PointwiseDesc, PointwiseArgs>;

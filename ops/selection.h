@@ -35,8 +35,10 @@ std::string to_string(const Explanation&);
 std::vector<Explanation> explain(const Context&, const std::function<void()>& work);
 
 /// Runs `work`, timing every implementation that accepts each new problem (library plans
-/// included), and pins the fastest. Changes no result beyond rounding. Reference implementations
-/// are not timed. Outputs are written several times; accumulating work should not be tuned.
+/// included), and pins the fastest. Changes no result beyond rounding: on a GPU, an f32 or f64
+/// convolution or pointwise result is compared with the reference row's first, and one that is
+/// wrong is never pinned. Reference implementations are not timed. Outputs are written several
+/// times; accumulating work should not be tuned.
 void tune(const Context&, const std::function<void()>& work);
 
 /// Writes what was chosen in this context, tuned or not, as JSON, keyed by device and library

@@ -65,11 +65,6 @@ constexpr TileShape tile_shapes[] = {{1, 2}, {1, 4}, {2, 4}, {2, 8}};
 
 /// The convolution that the kernel runs: out = conv(in, w), whichever pass it came from.
 struct Problem {
-  const float* in = nullptr;
-  const float* w = nullptr;
-  const float* bias = nullptr;
-  float* out = nullptr;
-  bool relu = false;
   std::int64_t n = 0;
   std::int64_t in_channels = 0, in_h = 0, in_w = 0;
   std::int64_t out_channels = 0, out_h = 0, out_w = 0;
@@ -512,26 +507,26 @@ bool choose(const Problem& problem, int sms, std::int64_t shared_limit, Plan& be
   return found;
 }
 
+/// Kernel of a tile shape.
+using Kernel = void (*)(Params);
+
 template <class Cfg>
-cudaError_t launch(const Params& params, bool plain_3x3, const Plan& plan, cudaStream_t stream) {
-  const auto kernel =
-      plain_3x3 ? direct_conv2d_kernel<Cfg, true> : direct_conv2d_kernel<Cfg, false>;
-  const auto bytes = static_cast<int>(plan.shared_bytes());
-  if (bytes > 48 * 1024) {
-    const cudaError_t status =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (status != cudaSuccess) return status;
-  }
-  kernel<<<static_cast<unsigned>(plan.ctas), 32 * plan.warps, bytes, stream>>>(params);
-  return cudaGetLastError();
+Kernel kernel_of(bool plain_3x3) {
+  return plain_3x3 ? direct_conv2d_kernel<Cfg, true> : direct_conv2d_kernel<Cfg, false>;
 }
 
-cudaError_t run(const Problem& problem, const Plan& plan, cudaStream_t stream) {
+Kernel kernel_of(int shape, bool plain_3x3) {
+  switch (shape) {
+    case 0: return kernel_of<Config<1, 2>>(plain_3x3);
+    case 1: return kernel_of<Config<1, 4>>(plain_3x3);
+    case 2: return kernel_of<Config<2, 4>>(plain_3x3);
+    default: return kernel_of<Config<2, 8>>(plain_3x3);
+  }
+}
+
+/// Everything but the pointers.
+Params params_of(const Problem& problem, const Plan& plan) {
   Params p{};
-  p.in = problem.in;
-  p.w = problem.w;
-  p.bias = problem.bias;
-  p.out = problem.out;
   for (int i = 0; i < 4; ++i) {
     p.in_strides[i] = problem.in_strides[i];
     p.w_strides[i] = problem.w_strides[i];
@@ -566,17 +561,10 @@ cudaError_t run(const Problem& problem, const Plan& plan, cudaStream_t stream) {
   p.warp_channels = plan.warp_channels;
   p.stage_floats = plan.stage_floats;
   p.warp_floats = plan.warp_floats;
-  p.relu = problem.relu;
   p.in_channels_last = problem.in_strides[1] == 1 && problem.in_strides[3] != 1;
   p.w_channels_last = problem.w_strides[1] == 1;
   p.out_channels_last = problem.out_strides[1] == 1 && problem.out_strides[3] != 1;
-  const bool plain = problem.is_plain_3x3();
-  switch (plan.shape) {
-    case 0: return launch<Config<1, 2>>(p, plain, plan, stream);
-    case 1: return launch<Config<1, 4>>(p, plain, plan, stream);
-    case 2: return launch<Config<2, 4>>(p, plain, plan, stream);
-    default: return launch<Config<2, 8>>(p, plain, plan, stream);
-  }
+  return p;
 }
 
 Problem problem_of(const Conv2dShape& s, DirectPass pass) {
@@ -609,31 +597,6 @@ Problem problem_of(const Conv2dShape& s, DirectPass pass) {
   return p;
 }
 
-/// The weight of the first tap that the pass reads.
-const float* first_tap(const Conv2dShape& s, DirectPass pass, const void* w) {
-  const auto* base = static_cast<const float*>(w);
-  if (pass == DirectPass::forward) return base;
-  return base + (s.kh - 1) * s.w_strides[2] + (s.kw - 1) * s.w_strides[3];
-}
-
-cudaError_t run(const Problem& problem, cudaStream_t stream) {
-  if (problem.n == 0 || problem.out_channels == 0 || problem.out_h == 0 || problem.out_w == 0) {
-    return cudaSuccess;
-  }
-  int device = 0, sms = 0, shared_limit = 0;
-  cudaError_t status = cudaGetDevice(&device);
-  if (status == cudaSuccess) {
-    status = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-  }
-  if (status == cudaSuccess) {
-    status = cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  }
-  if (status != cudaSuccess) return status;
-  Plan plan;
-  if (!choose(problem, sms, shared_limit, plan)) return cudaErrorInvalidValue;
-  return run(problem, plan, stream);
-}
-
 /// Empty if the kernel can index the problem, else the reason.
 std::string_view check(const Conv2dShape& s, DirectPass pass, DType dtype) {
   if (dtype != DType::f32) return "takes f32 only";
@@ -663,6 +626,14 @@ std::string_view check(const Conv2dShape& s, DirectPass pass, DType dtype) {
 
 }  // namespace
 
+struct DirectConv2d {
+  DirectPass pass{};
+  Params params{};           // but the pointers
+  std::int64_t first_tap{};  // offset of the weight that the pass reads first
+  Kernel kernel = nullptr;   // null if there is nothing to write
+  unsigned ctas = 0, threads = 0, shared_bytes = 0;
+};
+
 std::string_view direct_conv2d_reject(const Conv2dShape& shape, DirectPass pass, DType dtype) {
   const std::string_view reason = check(shape, pass, dtype);
   if (!reason.empty()) return reason;
@@ -673,30 +644,72 @@ std::string_view direct_conv2d_reject(const Conv2dShape& shape, DirectPass pass,
   return {};
 }
 
-cudaError_t direct_conv2d_forward(const Conv2dShape& shape, const Conv2dForward& args,
-                                  cudaStream_t stream) {
-  if (!check(shape, DirectPass::forward, args.dtype).empty()) {
-    return cudaErrorInvalidValue;
+cudaError_t direct_conv2d_plan(const Conv2dShape& shape, DirectPass pass,
+                               std::shared_ptr<const DirectConv2d>& result) {
+  if (!check(shape, pass, DType::f32).empty()) return cudaErrorInvalidValue;
+  auto made = std::make_shared<DirectConv2d>();
+  made->pass = pass;
+  const Problem problem = problem_of(shape, pass);
+  if (problem.n > 0 && problem.out_channels > 0 && problem.out_h > 0 && problem.out_w > 0) {
+    int device = 0, sms = 0, shared_limit = 0;
+    cudaError_t status = cudaGetDevice(&device);
+    if (status == cudaSuccess) {
+      status = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    }
+    if (status == cudaSuccess) {
+      status =
+          cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    }
+    if (status != cudaSuccess) return status;
+    Plan plan;
+    if (!choose(problem, sms, shared_limit, plan)) return cudaErrorInvalidValue;
+    made->params = params_of(problem, plan);
+    made->kernel = kernel_of(plan.shape, problem.is_plain_3x3());
+    made->ctas = static_cast<unsigned>(plan.ctas);
+    made->threads = static_cast<unsigned>(32 * plan.warps);
+    made->shared_bytes = static_cast<unsigned>(plan.shared_bytes());
+    // The device's most, as several plans share a kernel.
+    status = cudaFuncSetAttribute(made->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  shared_limit);
+    if (status != cudaSuccess) return status;
+    if (pass == DirectPass::backward_data) {
+      made->first_tap = (shape.kh - 1) * shape.w_strides[2] + (shape.kw - 1) * shape.w_strides[3];
+    }
   }
-  Problem problem = problem_of(shape, DirectPass::forward);
-  problem.in = static_cast<const float*>(args.x);
-  problem.w = first_tap(shape, DirectPass::forward, args.w);
-  problem.bias = static_cast<const float*>(args.bias);
-  problem.out = static_cast<float*>(args.y);
-  problem.relu = args.activation == Activation::relu;
-  return run(problem, stream);
+  result = std::move(made);
+  return cudaSuccess;
 }
 
-cudaError_t direct_conv2d_backward_data(const Conv2dShape& shape, const Conv2dBackwardData& args,
+namespace {
+
+cudaError_t launch(const DirectConv2d& plan, const void* in, const void* w, const void* bias,
+                   void* out, bool relu, cudaStream_t stream) {
+  if (!plan.kernel) return cudaSuccess;
+  Params params = plan.params;
+  params.in = static_cast<const float*>(in);
+  params.w = static_cast<const float*>(w) + plan.first_tap;
+  params.bias = static_cast<const float*>(bias);
+  params.out = static_cast<float*>(out);
+  params.relu = relu;
+  plan.kernel<<<plan.ctas, plan.threads, plan.shared_bytes, stream>>>(params);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t direct_conv2d_forward(const DirectConv2d& plan, const Conv2dForward& args,
+                                  cudaStream_t stream) {
+  if (plan.pass != DirectPass::forward || args.dtype != DType::f32) return cudaErrorInvalidValue;
+  return launch(plan, args.x, args.w, args.bias, args.y, args.activation == Activation::relu,
+                stream);
+}
+
+cudaError_t direct_conv2d_backward_data(const DirectConv2d& plan, const Conv2dBackwardData& args,
                                         cudaStream_t stream) {
-  if (!check(shape, DirectPass::backward_data, args.dtype).empty()) {
+  if (plan.pass != DirectPass::backward_data || args.dtype != DType::f32) {
     return cudaErrorInvalidValue;
   }
-  Problem problem = problem_of(shape, DirectPass::backward_data);
-  problem.in = static_cast<const float*>(args.dy);
-  problem.w = first_tap(shape, DirectPass::backward_data, args.w);
-  problem.out = static_cast<float*>(args.dx);
-  return run(problem, stream);
+  return launch(plan, args.dy, args.w, nullptr, args.dx, false, stream);
 }
 
 }  // namespace zerone::kernels::cuda

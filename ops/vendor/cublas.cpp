@@ -1,5 +1,7 @@
 #include <zerone/ops/vendor/cublas.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -7,6 +9,8 @@
 #include <optional>
 #include <utility>
 #include <vector>
+
+#include <zerone/core/cuda_context.h>
 
 namespace zerone::vendor {
 namespace {
@@ -269,45 +273,21 @@ struct CublasLtPointwise::Gemm {
   template <class Call>
   std::string tune(cudaStream_t stream,
                    const std::vector<cublasLtMatmulHeuristicResult_t>& candidates, Call call) {
-    cudaEvent_t begin = nullptr, end = nullptr;
-    if (cudaEventCreate(&begin) != cudaSuccess) return "cudaEventCreate failed";
-    if (cudaEventCreate(&end) != cudaSuccess) {
-      (void)cudaEventDestroy(begin);
-      return "cudaEventCreate failed";
-    }
-    const auto time = [&](int calls) {
-      float milliseconds = -1;
-      bool ok = cudaEventRecord(begin, stream) == cudaSuccess;
-      for (int i = 0; i < calls && ok; ++i) ok = call() == CUBLAS_STATUS_SUCCESS;
-      ok = ok && cudaEventRecord(end, stream) == cudaSuccess &&
-           cudaEventSynchronize(end) == cudaSuccess &&
-           cudaEventElapsedTime(&milliseconds, begin, end) == cudaSuccess;
-      return ok ? milliseconds / static_cast<float>(calls) : -1.0f;
-    };
+    constexpr double hopeless_factor = 4;  // of the best so far, in the first call
     const cublasLtMatmulHeuristicResult_t* best = nullptr;
-    float best_time = std::numeric_limits<float>::infinity();
+    double best_us = std::numeric_limits<double>::infinity();
     std::string times;
     for (const auto& candidate : candidates) {
       take(candidate);
-      float least = call() == CUBLAS_STATUS_SUCCESS ? time(1) : -1;
-      if (least >= 0 && least < 3 * best_time) {
-        for (int i = 0; i < 3 && least >= 0; ++i) {
-          const float t = time(5);
-          least = t < 0 ? -1 : std::min(i == 0 ? t : least, t);
-        }
-      }
-      if (least < 0) continue;
-      std::array<char, 32> entry{};
-      std::snprintf(entry.data(), entry.size(), "%s %.1f us", times.empty() ? "" : ",",
-                    1000 * least);
-      times += entry.data();
-      if (least < best_time) {
-        best_time = least;
+      const double us = device_us(
+          stream, [&] { return call() == CUBLAS_STATUS_SUCCESS; }, hopeless_factor * best_us);
+      if (us < 0) continue;
+      times += fmt::format("{} {:.1f} us", times.empty() ? "" : ",", us);
+      if (us < best_us) {
+        best_us = us;
         best = &candidate;
       }
     }
-    (void)cudaEventDestroy(begin);
-    (void)cudaEventDestroy(end);
     if (!best) return "no candidate ran";
     take(*best);
     text += ", fastest of:" + times;

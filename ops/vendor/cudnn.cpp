@@ -14,15 +14,17 @@
 #include <cudnn_frontend_PointWiseDesc.h>
 #include <cudnn_frontend_Tensor.h>
 #include <dlfcn.h>
+#include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <exception>
 #include <limits>
 #include <mutex>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include <zerone/core/cuda_context.h>
 
 // The frontend reads the library's handle from here. Weak, so that a program which brings its own
 // definition (and so its own use of the frontend) still links; both then share one handle.
@@ -450,37 +452,6 @@ bool excluded(cudnnBackendNumericalNote_t note, const CudnnConv2dProblem& proble
   }
 }
 
-/// cudaEvent_t pair.
-struct Timer {
-  cudaEvent_t begin = nullptr, end = nullptr;
-
-  Timer() {
-    if (cudaEventCreate(&begin) != cudaSuccess) begin = nullptr;
-    if (cudaEventCreate(&end) != cudaSuccess) end = nullptr;
-  }
-  ~Timer() {
-    if (begin) (void)cudaEventDestroy(begin);
-    if (end) (void)cudaEventDestroy(end);
-  }
-  Timer(const Timer&) = delete;
-  Timer& operator=(const Timer&) = delete;
-
-  /// Milliseconds a call, or a negative number on an error.
-  template <class Run>
-  float time(cudaStream_t stream, int calls, Run run) const {
-    float milliseconds = -1;
-    if (!begin || !end || cudaEventRecord(begin, stream) != cudaSuccess) return -1;
-    for (int i = 0; i < calls; ++i) {
-      if (!run()) return -1;
-    }
-    if (cudaEventRecord(end, stream) != cudaSuccess || cudaEventSynchronize(end) != cudaSuccess ||
-        cudaEventElapsedTime(&milliseconds, begin, end) != cudaSuccess) {
-      return -1;
-    }
-    return milliseconds / static_cast<float>(calls);
-  }
-};
-
 std::string json_field(const std::string& json, const std::string& key) {
   const std::string quoted = "\"" + key + "\":";
   std::size_t at = json.find(quoted);
@@ -610,13 +581,13 @@ Built<CudnnConv2d> CudnnConv2d::select(const CudnnHandle& handle, const CudnnCon
       return conv;
     };
 
+    constexpr double hopeless_factor = 4;  // of the best so far, in the first call
     const bool tune = options.tune && engine.empty();
     std::unique_ptr<CudnnConv2d> best;
-    float best_time = std::numeric_limits<float>::infinity();
+    double best_us = std::numeric_limits<double>::infinity();
     std::string times, last_failure;
     std::vector<std::string> seen;
     int offered = 0, by_notes = 0, by_workspace = 0, failed = 0, tried = 0;
-    const auto timer = tune ? std::make_unique<Timer>() : nullptr;
 
     for (const char* mode : {"heuristics_mode_a", "heuristics_fallback"}) {
       if (best && !tune) break;
@@ -667,25 +638,15 @@ Built<CudnnConv2d> CudnnConv2d::select(const CudnnHandle& handle, const CudnnCon
           if (!status.ok()) last_failure = status.text();
           return status.ok();
         };
-        // Warm-up, then the least of three batches; hopeless candidates leave after one call.
-        float least = call() ? timer->time(handle.stream(), 1, call) : -1;
-        if (least >= 0 && least < 3 * best_time) {
-          for (int i = 0; i < 3; ++i) {
-            const float time = timer->time(handle.stream(), 5, call);
-            least = time < 0 ? -1 : std::min(i == 0 ? time : least, time);
-            if (least < 0) break;
-          }
-        }
-        if (least < 0) {
+        const double us = device_us(handle.stream(), call, hopeless_factor * best_us);
+        if (us < 0) {
           ++failed;
           --tried;
           continue;
         }
-        char entry[64];
-        std::snprintf(entry, sizeof entry, "%s %.1f us", times.empty() ? "" : ",", 1000 * least);
-        times += entry;
-        if (least < best_time) {
-          best_time = least;
+        times += fmt::format("{} {:.1f} us", times.empty() ? "" : ",", us);
+        if (us < best_us) {
+          best_us = us;
           best = std::move(conv);
         }
       }
