@@ -8,6 +8,7 @@
 #include <zerone/core/error.h>
 #include <zerone/core/views.h>
 #include <zerone/kernels/cuda/direct_conv2d.h>
+#include <zerone/kernels/cuda/direct_conv2d_weight.h>
 #include <zerone/kernels/cuda/elementwise.h>
 #include <zerone/kernels/cuda/flip_weight.h>
 #include <zerone/kernels/cuda/reference.h>
@@ -389,6 +390,34 @@ std::string decline_direct(const Conv2dDesc& desc) {
   return {};
 }
 
+std::string reject_direct_weight(const Conv2dDesc& desc) {
+  return std::string(kernels::cuda::direct_conv2d_weight_reject(desc.shape, desc.dtype));
+}
+
+struct DirectWeightPlan final : Plan {
+  std::shared_ptr<const kernels::cuda::DirectConv2dWeight> cut;
+};
+
+std::unique_ptr<Plan> plan_direct_weight(ContextState&, const Conv2dDesc& desc,
+                                         const Conv2dWeightArgs&, const std::string&,
+                                         std::string&) {
+  auto plan = std::make_unique<DirectWeightPlan>();
+  check_cuda(kernels::cuda::direct_conv2d_weight_plan(desc.shape, plan->cut), "conv2d");
+  return plan;
+}
+
+void run_direct_weight(ContextState& state, const Conv2dDesc& desc, const Conv2dWeightArgs& args,
+                       Plan* plan) {
+  check_cuda(
+      kernels::cuda::direct_conv2d_backward_weight(*static_cast<DirectWeightPlan*>(plan)->cut,
+                                                   {.x = args.x.data(),
+                                                    .dy = args.dy.data(),
+                                                    .dw = args.dw.mutable_data(),
+                                                    .dtype = desc.dtype},
+                                                   cuda_stream(state)),
+      "conv2d");
+}
+
 // --- zero-skip ----------------------------------------------------------------------------------
 
 ZeroSkipPass skip_pass(const Conv2dDesc& desc) {
@@ -553,6 +582,12 @@ std::span<const Conv2dWeightList::Row> weight_rows() {
        .device = DeviceType::cuda,
        .reject = reject_unless_all_zero,
        .run = run_constant_weight},
+      {.name = "cuda.direct",
+       .device = DeviceType::cuda,
+       .reject = reject_direct_weight,
+       .decline = decline_direct,
+       .make_plan = plan_direct_weight,
+       .run = run_direct_weight},
       {.name = "cuda.cudnn",
        .device = DeviceType::cuda,
        .reject = reject_unequal_padding,

@@ -119,7 +119,7 @@ readonly sanitized=(
 )
 sanitize() {  # TOOL TEST FILTER; API errors inside vendor libraries are theirs, ours are checked
   local text status=0
-  text=$(compute-sanitizer --tool "$1" --kernel-name kns=zerone --error-exitcode 99 \
+  text=$(ZERONE_TEST_ROWS=own compute-sanitizer --tool "$1" --kernel-name kns=zerone --error-exitcode 99 \
     --print-limit 20 --report-api-errors no "$build/tests/$2_test" --gtest_filter="$3" \
     --gtest_brief=1 2>&1) || status=$?
   printf '%s\n' "$text"
