@@ -27,10 +27,13 @@ inline std::uint64_t base_seed() {
   return seed;
 }
 
-/// Whether a sweep runs its case number `index`: all, or only ZERONE_TEST_CASE.
+/// Whether a sweep runs its case number `index`: all, only ZERONE_TEST_CASE, or every
+/// ZERONE_TEST_STRIDE-th.
 inline bool case_wanted(int index) {
-  static const char* only = std::getenv("ZERONE_TEST_CASE");
-  return !only || std::atoi(only) == index;
+  static const char* const only = std::getenv("ZERONE_TEST_CASE");
+  static const char* const stride = std::getenv("ZERONE_TEST_STRIDE");
+  if (only) return std::atoi(only) == index;
+  return !stride || index % std::atoi(stride) == 0;
 }
 
 /// What to type to run one case of a sweep again.
