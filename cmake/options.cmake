@@ -5,6 +5,7 @@ option(ZERONE_EXAMPLES "Build the experiment programs" ${PROJECT_IS_TOP_LEVEL})
 option(ZERONE_BENCH "Build the benchmarks" OFF)
 option(ZERONE_INSTALL "Make install rules" ${PROJECT_IS_TOP_LEVEL})
 option(ZERONE_WARNINGS_AS_ERRORS "Treat warnings in zerone's own code as errors" ${PROJECT_IS_TOP_LEVEL})
+option(BUILD_SHARED_LIBS "Build a shared library instead of a static one" OFF)
 set(ZERONE_ONEDNN AUTO CACHE STRING "Build the oneDNN rows: ON, OFF, or AUTO (if found)")
 set(ZERONE_SANITIZE "" CACHE STRING "Sanitizers for zerone's targets, e.g. address,undefined")
 

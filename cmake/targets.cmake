@@ -7,8 +7,7 @@ file(MAKE_DIRECTORY ${ZERONE_BUILD_INCLUDE}/zerone)
 foreach(part kernels core autograd ops zerone.h)
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${part} ${ZERONE_BUILD_INCLUDE}/zerone/${part} SYMBOLIC)
 endforeach()
-
-set(ZERONE_LIBRARIES)
+configure_file(version.h.in ${ZERONE_BUILD_INCLUDE}/zerone/version.h @ONLY)
 
 # Flags of all own code, on the target only.
 function(zerone_compile_options target)
@@ -43,20 +42,11 @@ function(zerone_compile_options target)
   endif()
 endfunction()
 
-# One library a folder: zerone_<name>, exported as zerone::<name>.
-macro(zerone_library name)
-  add_library(zerone_${name})
-  add_library(zerone::${name} ALIAS zerone_${name})
-  set_target_properties(zerone_${name} PROPERTIES EXPORT_NAME ${name})
-  zerone_compile_options(zerone_${name})
-  list(APPEND ZERONE_LIBRARIES zerone_${name})
-endmacro()
-
-# Sources of zerone_kernels that are compiled once for each x86-64 level.
+# Sources of zerone that are compiled once for each x86-64 level.
 function(zerone_isa_sources)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     set(levels baseline x86_64_v3 x86_64_v4)
-    target_compile_definitions(zerone_kernels PRIVATE ZERONE_CPU_ISA_LEVELS=1)
+    target_compile_definitions(zerone PRIVATE ZERONE_CPU_ISA_LEVELS=1)
   else()
     set(levels baseline)
   endif()
@@ -72,14 +62,14 @@ function(zerone_isa_sources)
                              -mprefer-vector-width=512 -Wno-maybe-uninitialized -Wno-uninitialized)
     endif()
     target_link_libraries(zerone_isa_${level} PRIVATE OpenMP::OpenMP_CXX Eigen3::Eigen)
-    target_sources(zerone_kernels PRIVATE $<TARGET_OBJECTS:zerone_isa_${level}>)
+    target_sources(zerone PRIVATE $<TARGET_OBJECTS:zerone_isa_${level}>)
   endforeach()
 endfunction()
 
 # add_op(x): ops/x.cpp, ops/x_cpu.cpp and, in a CUDA build, ops/x_cuda.cpp.
 function(add_op name)
-  target_sources(zerone_ops PRIVATE ops/${name}.cpp ops/${name}_cpu.cpp)
+  target_sources(zerone PRIVATE ops/${name}.cpp ops/${name}_cpu.cpp)
   if(ZERONE_CUDA)
-    target_sources(zerone_ops PRIVATE ops/${name}_cuda.cpp)
+    target_sources(zerone PRIVATE ops/${name}_cuda.cpp)
   endif()
 endfunction()

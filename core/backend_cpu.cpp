@@ -11,19 +11,26 @@
 #include <zerone/core/error.h>
 #include <zerone/kernels/cpu/elementwise.h>
 #include <zerone/kernels/cpu/random.h>
+#include <zerone/kernels/cpu/threads.h>
 
 namespace zerone {
 namespace {
 
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(ContextState& state) : state_(state) {}
+  explicit CpuBackend(ContextState& state) : state_(state) {
+    CPU_ZERO(&cpus_);
+    for (const int cpu : state.options.affinity) CPU_SET(cpu, &cpus_);
+  }
 
   std::string device_name() const override {
     std::ifstream cpuinfo("/proc/cpuinfo");
     for (std::string line; std::getline(cpuinfo, line);)
       if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
     return "CPU";
+  }
+  void activate() override {
+    kernels::cpu::run_teams_on(state_.options.affinity.empty() ? nullptr : &cpus_);
   }
 
   void* allocate(std::size_t bytes) override {
@@ -68,19 +75,24 @@ class CpuBackend final : public Backend {
   bool finished(const Event&) override { return true; }
 
   void fill(const kernels::View& out, double value) override {
+    activate();
     kernels::cpu::fill(out, value, threads());
   }
   void copy(const kernels::View& out, const kernels::ConstView& x) override {
+    activate();
     kernels::cpu::copy(out, x, threads());
   }
   void accumulate(const kernels::View& out, const kernels::ConstView& x) override {
+    activate();
     kernels::cpu::binary(kernels::BinaryOp::add, out, out, x, threads());
   }
   void uniform(const kernels::View& out, double low, double high) override {
+    activate();
     kernels::cpu::uniform(out.data, out.layout.numel(), out.dtype, low, high, state_.options.seed,
                           state_.random_offset, threads());
   }
   void normal(const kernels::View& out, double mean, double stddev) override {
+    activate();
     kernels::cpu::normal(out.data, out.layout.numel(), out.dtype, mean, stddev, state_.options.seed,
                          state_.random_offset, threads());
   }
@@ -94,6 +106,7 @@ class CpuBackend final : public Backend {
  private:
   int threads() const { return state_.options.threads; }
   ContextState& state_;
+  cpu_set_t cpus_;  // of the context's affinity
 };
 
 }  // namespace

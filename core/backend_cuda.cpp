@@ -87,6 +87,10 @@ class CudaBackend final : public Backend {
 
   cudaStream_t stream() const { return stream_; }
   const CudaDeviceInfo& info() const { return info_; }
+  RandomPosition random_position() const {
+    if (!state_.capture) return {nullptr, state_.random_offset};
+    return {random_counter_, state_.random_offset - state_.capture->random_start};
+  }
 
   std::string device_name() const override { return info_.name; }
   void activate() override { check_cuda(cudaSetDevice(index_), "context"); }
@@ -230,17 +234,17 @@ class CudaBackend final : public Backend {
   }
   void uniform(const kernels::View& out, double low, double high) override {
     activate();
-    check_cuda(
-        kernels::cuda::uniform(out.data, out.layout.numel(), out.dtype, low, high,
-                               state_.options.seed, random_counter(), random_offset(), stream_),
-        "uniform");
+    const RandomPosition at = random_position();
+    check_cuda(kernels::cuda::uniform(out.data, out.layout.numel(), out.dtype, low, high,
+                                      state_.options.seed, at.counter, at.offset, stream_),
+               "uniform");
   }
   void normal(const kernels::View& out, double mean, double stddev) override {
     activate();
-    check_cuda(
-        kernels::cuda::normal(out.data, out.layout.numel(), out.dtype, mean, stddev,
-                              state_.options.seed, random_counter(), random_offset(), stream_),
-        "normal");
+    const RandomPosition at = random_position();
+    check_cuda(kernels::cuda::normal(out.data, out.layout.numel(), out.dtype, mean, stddev,
+                                     state_.options.seed, at.counter, at.offset, stream_),
+               "normal");
   }
 
   void begin_capture() override {
@@ -288,11 +292,6 @@ class CudaBackend final : public Backend {
     }
     check_cuda(cudaEventSynchronize(staging.event), "staging buffer");
     return staging;
-  }
-
-  const std::uint64_t* random_counter() const { return state_.capture ? random_counter_ : nullptr; }
-  std::uint64_t random_offset() const {
-    return state_.random_offset - (state_.capture ? state_.capture->random_start : 0);
   }
 
   ContextState& state_;
@@ -385,6 +384,9 @@ cudaStream_t cuda_stream(const ContextState& state) {
 }
 const CudaDeviceInfo& cuda_device_info(const ContextState& state) {
   return cuda_backend(state).info();
+}
+RandomPosition random_position(const ContextState& state) {
+  return cuda_backend(state).random_position();
 }
 
 std::unique_ptr<Backend> make_cuda_backend(ContextState& state, int index, void* stream) {

@@ -1,13 +1,13 @@
 #include <zerone/core/context.h>
 
 #include <fmt/format.h>
-#include <omp.h>
-#include <algorithm>
 #include <atomic>
+#include <set>
 
 #include <zerone/core/context_state.h>
 #include <zerone/core/error.h>
 #include <zerone/core/storage.h>
+#include <zerone/kernels/cpu/threads.h>
 
 namespace zerone {
 
@@ -38,7 +38,16 @@ ContextState::ContextState(Device device_, const ContextOptions& options_)
   id = next_id++;
   if (options.threads < 0)
     throw ShapeError(fmt::format("[context] threads = {} is negative", options.threads));
-  if (options.threads == 0) options.threads = std::max(1, omp_get_max_threads());
+  const std::vector<int> unusable = kernels::cpu::unusable_cpus(options.affinity);
+  if (!unusable.empty())
+    throw DeviceError(fmt::format("[context] affinity {{{}}}: CPU {} cannot be used here",
+                                  fmt::join(options.affinity, ", "), fmt::join(unusable, ", ")));
+  if (options.threads == 0)
+    options.threads =
+        options.affinity.empty()
+            ? kernels::cpu::usable_threads()
+            : static_cast<int>(
+                  std::set<int>(options.affinity.begin(), options.affinity.end()).size());
 #if ZERONE_CUDA
   if (device.is_cuda()) backend = make_cuda_backend(*this, device.index, options.stream);
 #endif
@@ -55,8 +64,20 @@ std::string ContextState::name() const {
   return fmt::format("context #{} on {}", id, to_string(device));
 }
 
-Context::Context(Device device, const ContextOptions& options)
-    : state_(std::make_shared<ContextState>(device, options)) {}
+const char* version() {
+  return ZERONE_VERSION_STRING;
+}
+
+Context::Context(Device device, const ContextOptions& options, int version_of_headers) {
+  const int compatible = ZERONE_VERSION_MAJOR > 0 ? 10000 : 100;
+  if (version_of_headers / compatible != ZERONE_VERSION / compatible)
+    throw LibraryError(
+        fmt::format("[context] compiled with the headers of zerone {}.{}.{}, but the "
+                    "library is {}",
+                    version_of_headers / 10000, version_of_headers / 100 % 100,
+                    version_of_headers % 100, version()));
+  state_ = std::make_shared<ContextState>(device, options);
+}
 
 Device Context::device() const {
   return state_->device;
@@ -110,9 +131,12 @@ ScopedForce::ScopedForce(Context context, std::string op, std::string_view row)
   context_.force(op_, row);
 }
 
-void Context::seed(std::uint64_t seed) {
+void Context::seed(std::uint64_t seed, std::uint64_t position) {
   state_->options.seed = seed;
-  state_->random_offset = 0;
+  state_->random_offset = position;
+}
+std::uint64_t Context::random_position() const {
+  return state_->random_offset;
 }
 
 void Context::synchronize() {

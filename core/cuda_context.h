@@ -17,6 +17,14 @@ void check_cuda(cudaError_t status, const char* where);
 /// The stream of a CUDA context.
 cudaStream_t cuda_stream(const ContextState&);
 
+/// Where the next draw begins in the context's random stream: `offset` + *counter. The counter is
+/// device memory that each replay of a graph sets first; null outside a capture.
+struct RandomPosition {
+  const std::uint64_t* counter = nullptr;
+  std::uint64_t offset = 0;
+};
+RandomPosition random_position(const ContextState&);
+
 /// Microseconds that one call of `work`, which returns false on an error, takes the device when it
 /// need not wait for the host: after a call to warm up, the least of several replays of a graph of
 /// calls. A first call that takes longer than `hopeless_us` is the answer. Negative on an error.

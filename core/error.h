@@ -35,9 +35,10 @@ class DeviceError : public Error {
 /// succeed afterwards.
 class OutOfMemoryError : public Error {
  public:
+  /// `bytes_wanted` is the size of the request that failed.
   OutOfMemoryError(const std::string& what, std::size_t bytes_wanted)
       : Error(what), bytes_wanted_(bytes_wanted) {}
-  std::size_t bytes_wanted() const noexcept { return bytes_wanted_; }
+  std::size_t bytes_wanted() const noexcept { return bytes_wanted_; }  ///< size of the request
 
  private:
   std::size_t bytes_wanted_;

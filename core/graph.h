@@ -24,11 +24,14 @@ namespace zerone {
 class Graph {
  public:
   Graph() = default;
+  /// Captures what `work` enqueues on a CUDA context. Throws GraphError, and leaves the context as
+  /// it was, where something cannot be captured (a CPU context, a wait, an operation not run
+  /// before).
   static Graph capture(const Context& context, const std::function<void()>& work);
 
   /// Enqueues the captured work on the context's stream.
   void replay();
-  bool defined() const noexcept { return impl_ != nullptr; }
+  bool defined() const noexcept { return impl_ != nullptr; }  ///< whether it holds a capture
 
  private:
   struct Impl;

@@ -11,7 +11,7 @@ struct bf16 {
   std::uint16_t bits = 0;
   bf16() = default;
   explicit bf16(float value);
-  explicit operator float() const;
+  explicit operator float() const;  ///< exact
 };
 
 /// IEEE binary16: 5 exponent bits, 10 fraction bits.
@@ -19,7 +19,7 @@ struct f16 {
   std::uint16_t bits = 0;
   f16() = default;
   explicit f16(float value);
-  explicit operator float() const;
+  explicit operator float() const;  ///< exact
 };
 
 static_assert(sizeof(bf16) == 2 && sizeof(f16) == 2);

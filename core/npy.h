@@ -14,6 +14,10 @@ Tensor load_npy(const Context&, const std::string& path);
 
 /// Writes version 1, little-endian, row-major. bf16 has no NumPy type: DTypeError. The file
 /// appears under its name only when it is complete.
+/// @code
+/// save_npy(Tensor::uniform(context, {2, 3}), "example.npy");
+/// const Tensor x = load_npy(context, "example.npy");
+/// @endcode
 void save_npy(const Tensor&, const std::string& path);
 
 }  // namespace zerone

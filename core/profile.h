@@ -7,7 +7,7 @@ namespace zerone {
 /// Turns NVTX ranges on or off for the process. The environment variable ZERONE_NVTX=1 turns them
 /// on at start.
 void set_profiling(bool on);
-bool profiling();
+bool profiling();  ///< whether ranges are on
 
 /// An NVTX range on the calling thread, from construction to destruction, if profiling() is on.
 class ProfileRange {

@@ -15,15 +15,19 @@ namespace zerone {
 class Shape {
  public:
   Shape() = default;
+  /// Throws ShapeError for a negative size, or more sizes than max_rank. @{
   Shape(std::initializer_list<std::int64_t> sizes);
   explicit Shape(std::span<const std::int64_t> sizes);
+  /// @}
 
-  int rank() const noexcept { return rank_; }
+  int rank() const noexcept { return rank_; }  ///< number of axes
   /// Size of an axis; negative axes count from the end. Throws ShapeError out of range.
   std::int64_t operator[](int axis) const;
-  std::int64_t numel() const noexcept;
+  std::int64_t numel() const noexcept;  ///< product of the sizes; 1 for a scalar
+  /// The sizes, outermost first. @{
   const std::int64_t* begin() const noexcept { return sizes_.data(); }
   const std::int64_t* end() const noexcept { return sizes_.data() + rank_; }
+  /// @}
   bool operator==(const Shape&) const = default;
 
  private:
@@ -31,9 +35,9 @@ class Shape {
   std::array<std::int64_t, max_rank> sizes_{};
 };
 
-std::string to_string(const Shape&);
-std::string to_string(DType);
-std::string to_string(Math);
+std::string to_string(const Shape&);  ///< "[2, 3]"
+std::string to_string(DType);         ///< "bf16"
+std::string to_string(Math);          ///< "tf32"
 
 /// Row-major layout of a shape.
 Layout contiguous_layout(const Shape&);

@@ -29,15 +29,19 @@ class Storage : public std::enable_shared_from_this<Storage> {
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
+  /// Known zeros: no memory yet.
   static std::shared_ptr<Storage> zeros(Context context, std::size_t bytes);
 
-  const Context& context() const { return context_; }
-  std::size_t bytes() const { return bytes_; }
-  std::uint64_t version() const { return version_; }
-  bool external() const { return external_; }
+  const Context& context() const { return context_; }  ///< whose allocator it is from
+  std::size_t bytes() const { return bytes_; }         ///< size
+  std::uint64_t version() const { return version_; }   ///< count of writes
+  bool external() const { return external_; }          ///< the caller's memory
 
+  /// The bytes to read. Written first, where they are zeros that are pending.
   const void* read();
+  /// The bytes to write; bumps the version.
   void* write();
+  /// Bumps the version.
   void mark_modified();
 
   /// While its context captures a graph, only what the graph itself made is known: anything else
@@ -47,6 +51,7 @@ class Storage : public std::enable_shared_from_this<Storage> {
   bool tagged_zero() const { return zero_version_ == version_; }
   /// The zeros are known but not in memory yet.
   bool zero_pending() const { return zero_pending_; }
+  /// Writes zeros that are pending.
   void materialize();
   /// Declares that every byte is 0, in place of writing them. Not for external memory, whose owner
   /// may look at it without asking.
@@ -70,6 +75,7 @@ class Storage : public std::enable_shared_from_this<Storage> {
   /// The value under `key` and the version it was made at, whatever the current version; null if
   /// none was made.
   std::shared_ptr<void> last_derived(std::uint64_t key, std::uint64_t* version) const;
+  /// Keeps `value` under `key` as derived from the current version.
   void store_derived(std::uint64_t key, std::shared_ptr<void> value);
 
   /// Says that elements stay 0 wherever the mask in `mask_storage` (u8, in the same order) is 0,
@@ -77,6 +83,7 @@ class Storage : public std::enable_shared_from_this<Storage> {
   void set_fixed_zeros(std::shared_ptr<Storage> mask_storage) {
     fixed_zeros_ = std::move(mask_storage);
   }
+  /// The storage of that mask, or null.
   const std::shared_ptr<Storage>& fixed_zeros() const { return fixed_zeros_; }
 
  private:

@@ -383,7 +383,8 @@ Tensor Tensor::contiguous() const {
 
 Tensor Tensor::contiguous_nhwc() const {
   Tensor result = empty_nhwc(context(), shape(), dtype_);
-  if (same_values_as(layout_, result.layout_)) return *this;
+  if (same_values_as(layout_, result.layout_))
+    return view_of(storage_, offset_, result.layout_, dtype_);
   result.copy_(*this);
   context().state().stats->layout_copied += result.bytes();
   return result;

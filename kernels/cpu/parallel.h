@@ -6,12 +6,15 @@
 #include <cstdint>
 #include <type_traits>
 
+#include <zerone/kernels/cpu/threads.h>
+
 namespace zerone::kernels::cpu {
 
 /// Calls f(begin, end) or f(begin, end, worker) on disjoint ranges that cover [0, count): at most
 /// `threads` ranges of at least `grain` indices, worker < threads. Runs on the caller's thread
 /// when there is work for one range only, and inside another parallel region. How the ranges are
 /// cut depends on `threads`, so an index must give the same result in any range. f must not throw.
+/// Ranges of a team run on the CPUs that run_teams_on() was given.
 template <class F>
 void parallel_for(int threads, std::int64_t count, std::int64_t grain, F&& f) {
   const auto call = [&f](std::int64_t begin, std::int64_t end, int worker) {
@@ -30,8 +33,10 @@ void parallel_for(int threads, std::int64_t count, std::int64_t grain, F&& f) {
   }
   // Always a team of `threads`: libgomp ends threads when a smaller team follows a larger one and
   // starts new ones for the next, which costs more than the work of a small region.
+  const TeamCpus cpus;
 #pragma omp parallel num_threads(threads)
   {
+    cpus.pin();
     // The runtime may grant fewer threads than asked for.
     const std::int64_t team = omp_get_num_threads(), granted = team < ranges ? team : ranges;
     const std::int64_t worker = omp_get_thread_num();
