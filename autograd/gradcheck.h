@@ -10,6 +10,7 @@
 
 namespace zerone {
 
+/// How closely gradients have to agree.
 struct GradcheckOptions {
   /// Step of the central difference. With small-integer data and a function that is at most
   /// quadratic in each element, a step of 1 makes the difference exact.
@@ -19,6 +20,7 @@ struct GradcheckOptions {
   std::uint64_t seed = 1;
 };
 
+/// Whether they do.
 struct GradcheckResult {
   bool passed = false;
   double max_error = 0;  ///< largest |analytic - numeric| over all inputs
@@ -28,6 +30,11 @@ struct GradcheckResult {
 /// Compares the gradients that `function` records with central differences of a random projection
 /// of its result, element by element. `inputs` are f64 tensors of one context, on any device; they
 /// are not changed.
+/// @code
+/// const Tensor x = Tensor::uniform(context, {3, 4}, -1, 1, DType::f64);
+/// const auto square = [](std::span<const Var> v) { return mul(v[0], v[0]); };
+/// const bool right = gradcheck(square, {x}).passed;
+/// @endcode
 GradcheckResult gradcheck(const std::function<Var(std::span<const Var>)>& function,
                           const std::vector<Tensor>& inputs, const GradcheckOptions& options = {});
 

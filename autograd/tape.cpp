@@ -6,8 +6,54 @@
 
 namespace zerone {
 
-void Gradients::give(int input, Tensor gradient) {
-  if (needs(input)) tape_.accumulate(edges_[input], std::move(gradient), op_);
+namespace {
+
+/// The Saved made now belong to it: set by the constructor of its base, cleared by record().
+thread_local Node* node_being_made = nullptr;
+
+}  // namespace
+
+Node::Node() noexcept {
+  node_being_made = this;
+}
+
+Node::~Node() {
+  if (node_being_made == this) node_being_made = nullptr;
+  while (saved_) {  // some that outlive it
+    saved_->place_ = nullptr;
+    saved_ = std::exchange(saved_->next_, nullptr);
+  }
+}
+
+Saved::Saved(Tensor tensor)
+    : tensor_(std::move(tensor)), version_(tensor_.defined() ? tensor_.version() : 0) {
+  if (!node_being_made) return;
+  place_ = &node_being_made->saved_;
+  next_ = std::exchange(*place_, this);
+  if (next_) next_->place_ = &next_;
+}
+
+Saved& Saved::operator=(const Saved& other) {
+  tensor_ = other.tensor_;
+  version_ = other.version_;
+  return *this;
+}
+
+Saved::~Saved() {
+  if (!place_) return;
+  *place_ = next_;
+  if (next_) next_->place_ = place_;
+}
+
+void Gradients::give(int input, Tensor gradient, bool gated) {
+  if (needs(input)) tape_.accumulate(edges_[input], std::move(gradient), gated, node_);
+}
+
+bool Gradients::wants_gated(int input) const {
+  const int index = edges_[input];
+  if (index < 0 || tape_.hooks_.contains(index)) return false;  // hooks see the plain gradient
+  const auto& node = tape_.entries_[static_cast<std::size_t>(index)].node;
+  return node && node->ends_in_relu();
 }
 
 const Tensor& Saved::get(const char* op, const char* what) const {
@@ -39,6 +85,7 @@ Tape::~Tape() {
 Var Tape::append(Tensor value, Entry entry) {
   entry.dtype = value.dtype();
   entry.shape = value.shape();
+  if (observer_) observer_->recorded(static_cast<int>(entries_.size()), entry.op, value);
   entries_.push_back(std::move(entry));
   return Var(std::move(value), link_, static_cast<int>(entries_.size()) - 1);
 }
@@ -58,23 +105,30 @@ Var Tape::constant(Tensor value) {
 
 Var Tape::parameter(const Parameter& parameter) {
   if (!parameter.defined()) throw AutogradError("[tape] undefined parameter");
-  if (!parameter.requires_grad()) return constant(parameter.value());
-  if (const auto it = parameter_leaves_.find(parameter.id()); it != parameter_leaves_.end())
-    return Var(parameter.value(), link_, it->second);
+  const auto known = parameter_leaves_.find(parameter.id());
+  const bool met = known != parameter_leaves_.end();
+  if (!parameter.requires_grad()) {
+    if (!met) {
+      parameter_leaves_[parameter.id()] = -1;
+      parameters_.emplace_back(-1, parameter);
+    }
+    return constant(parameter.value());
+  }
+  if (met && known->second >= 0) return Var(parameter.value(), link_, known->second);
   Var var = leaf(parameter.value());
-  parameter_leaves_.emplace(parameter.id(), var.index_);
+  parameter_leaves_[parameter.id()] = var.index_;
   parameters_.emplace_back(var.index_, parameter);
   return var;
 }
 
-bool Tape::wants_grad(std::initializer_list<const Var*> inputs) {
+bool Tape::wants_grad(std::span<const Var* const> inputs) {
   for (const Var* input : inputs)
     if (input->requires_grad()) return true;
   return false;
 }
 
-Var Tape::record(Tensor value, std::initializer_list<const Var*> inputs,
-                 std::unique_ptr<Node> node) {
+Var Tape::record(Tensor value, std::span<const Var* const> inputs, std::unique_ptr<Node> node) {
+  node_being_made = nullptr;
   Tape* tape = nullptr;
   bool wanted = false;
   for (const Var* input : inputs) {
@@ -90,6 +144,7 @@ Var Tape::record(Tensor value, std::initializer_list<const Var*> inputs,
   Entry entry;
   entry.first_edge = static_cast<std::int64_t>(tape->edges_.size());
   entry.edge_count = static_cast<int>(inputs.size());
+  entry.op = node->name();
   entry.node = std::move(node);
   for (const Var* input : inputs) tape->edges_.push_back(input->index_);
   return tape->append(std::move(value), std::move(entry));
@@ -128,13 +183,30 @@ void add_to(Tensor& sum, Tensor gradient) {
 
 }  // namespace
 
-void Tape::accumulate(int index, Tensor gradient, const char* op) {
+void Tape::accumulate(int index, Tensor gradient, bool gated, int from) {
   const Entry& entry = entries_[index];
   if (gradient.shape() != entry.shape || gradient.dtype() != entry.dtype)
     throw AutogradError(fmt::format("[{}] made a gradient {} for an input of type {} and shape {}",
-                                    op, describe(gradient), to_string(entry.dtype),
-                                    to_string(entry.shape)));
+                                    from < 0 ? "backward" : entries_[from].op, describe(gradient),
+                                    to_string(entry.dtype), to_string(entry.shape)));
+  gated_[index] = gated && (!gradients_[index].defined() || gated_[index]);
   add_to(gradients_[index], std::move(gradient));
+  if (observer_) observer_->contributed(from, index, gradients_[index]);
+}
+
+void Tape::run_hooks(int index) {
+  for (auto hook = hooks_.lower_bound(index); hook != hooks_.end() && hook->first == index;
+       ++hook) {
+    Tensor replacement = hook->second(gradients_[index]);
+    if (!replacement.defined()) continue;
+    require_same_context("hook", gradients_[index], replacement);
+    const Entry& entry = entries_[index];
+    if (replacement.shape() != entry.shape || replacement.dtype() != entry.dtype)
+      throw AutogradError(fmt::format(
+          "[hook] replaced the gradient of entry {} ({}) of type {} and shape {} by {}", index,
+          entry.op, to_string(entry.dtype), to_string(entry.shape), describe(replacement)));
+    gradients_[index] = std::move(replacement);
+  }
 }
 
 void Tape::backward(const Var& result, const BackwardOptions& options) {
@@ -152,23 +224,23 @@ void Tape::backward(const Var& result, const BackwardOptions& options) {
     seed = Tensor::full(result.value().context(), result.shape(), 1, result.value().dtype());
   }
   gradients_.resize(entries_.size());
+  gated_.resize(entries_.size());
   std::vector<std::pair<int, Tensor>> before;  // leaf gradients of earlier runs
   for (std::size_t i = 0; i < entries_.size(); ++i)
     if (gradients_[i].defined())
       before.emplace_back(static_cast<int>(i), std::exchange(gradients_[i], Tensor()));
   try {
-    accumulate(result.index_, std::move(seed), "backward");
+    accumulate(result.index_, std::move(seed), false, -1);
     for (int i = result.index_; i >= 0; --i) {
+      if (!gradients_[i].defined()) continue;
+      if (!hooks_.empty()) run_hooks(i);
       Entry& entry = entries_[i];
-      if (entry.leaf || !gradients_[i].defined()) continue;
+      if (entry.leaf) continue;
       if (!entry.node)
         throw AutogradError(
             "[backward] the buffers of this part of the tape were released by an earlier backward; "
             "pass retain = true there to run it again");
-      Gradients gradients(
-          *this, entry.node->name(), std::exchange(gradients_[i], Tensor()),
-          std::span<const int>(edges_).subspan(static_cast<std::size_t>(entry.first_edge),
-                                               static_cast<std::size_t>(entry.edge_count)));
+      Gradients gradients(*this, i, std::exchange(gradients_[i], Tensor()), gated_[i], inputs(i));
       entry.node->backward(gradients);
       if (!options.retain) entry.node.reset();
     }
@@ -180,6 +252,7 @@ void Tape::backward(const Var& result, const BackwardOptions& options) {
   for (std::size_t i = 0; i < entries_.size(); ++i)
     if (entries_[i].leaf && gradients_[i].defined()) make_own(gradients_[i]);
   for (const auto& [index, parameter] : parameters_) {
+    if (index < 0) continue;
     Tensor& fresh = gradients_[index];
     if (!fresh.defined()) continue;
     add_to(parameter.grad(), std::exchange(fresh, Tensor()));
@@ -189,6 +262,23 @@ void Tape::backward(const Var& result, const BackwardOptions& options) {
     if (fresh.defined()) add_to(gradient, std::exchange(fresh, Tensor()));
     fresh = std::move(gradient);
   }
+}
+
+void Tape::hook(const Var& var, Hook hook) {
+  if (var.tape() != this || !var.requires_grad())
+    throw AutogradError("[hook] the Var is not on this tape, or takes no gradient");
+  if (!hook) throw AutogradError("[hook] an empty function");
+  hooks_.emplace(var.index_, std::move(hook));
+}
+
+std::span<const int> Tape::inputs(int index) const {
+  const Entry& at = entry(index);
+  return std::span(edges_).subspan(static_cast<std::size_t>(at.first_edge),
+                                   static_cast<std::size_t>(at.edge_count));
+}
+
+void Tape::observe(std::unique_ptr<TapeObserver> observer) {
+  observer_ = std::move(observer);
 }
 
 Tensor Tape::grad(const Var& leaf) const {
