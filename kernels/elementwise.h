@@ -1,5 +1,5 @@
-// What the CPU and CUDA elementwise kernels share: the operations, the optimizer step and the
-// simplification of several layouts walked together. Host code only; no device API.
+// What the CPU and CUDA elementwise kernels share: the operations and the simplification of
+// several layouts walked together. Host code only; no device API.
 #pragma once
 
 #include <array>
@@ -10,32 +10,36 @@
 
 namespace zerone::kernels {
 
+/// elementwise_formulas.h defines what each computes. NaN gives NaN.
 enum class UnaryOp : std::uint8_t {
-  relu,    ///< max(x, 0); NaN stays NaN
-  affine,  ///< alpha * x + beta, one fused rounding
+  relu,        ///< max(x, 0)
+  affine,      ///< alpha * x + beta, one fused rounding
+  leaky_relu,  ///< x > 0 ? x : alpha * x
+  clamp,       ///< x limited to [alpha, beta]; alpha <= beta
+  exp,
+  log,
+  sigmoid,  ///< 1 / (1 + e^-x)
+  tanh,
+  silu,       ///< x * sigmoid(x)
+  gelu_erf,   ///< x * P(x), with P the distribution function of the standard normal
+  gelu_tanh,  ///< x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2
 };
 
+/// Of a gradient, a is the gradient of the output; "of y" takes the forward output as b, "of x" the
+/// input. The gradients of exp and log are mul of y and div of x.
 enum class BinaryOp : std::uint8_t {
   add,
   sub,
   mul,
-  relu_backward,  ///< a = gradient, b = forward output: b <= 0 ? 0 : a (NaN in b passes a)
-};
-
-/// One step of stochastic gradient descent on one parameter. Per element
-///   g   = gradient + weight_decay * value
-///   buf = first_step ? g : momentum * buf + g
-///   value -= learning_rate * buf
-/// and where mask is 0: value = 0 (positive zero) and buf = 0. Each line is one fused multiply-add
-/// in the compute type (double for f64, else float). `momentum_buffer` has the dtype and layout of
-/// `value`; without one buf = g. `mask` holds u8 zeros and ones in the layout of `value`.
-struct SgdStep {
-  View value;
-  ConstView gradient;  // dtype and sizes of value, any strides
-  void* momentum_buffer = nullptr;
-  const void* mask = nullptr;
-  double learning_rate = 0, momentum = 0, weight_decay = 0;
-  bool first_step = false;
+  div,
+  relu_backward,        ///< of y: b <= 0 ? 0 : a (NaN in b passes a)
+  leaky_relu_backward,  ///< of x, or of y where alpha >= 0: b > 0 ? a : alpha * a
+  clamp_backward,       ///< of x: alpha <= b <= beta ? a : 0
+  sigmoid_backward,     ///< of y
+  tanh_backward,        ///< of y
+  silu_backward,        ///< of x
+  gelu_erf_backward,    ///< of x
+  gelu_tanh_backward,   ///< of x
 };
 
 /// `Operands` layouts of equal sizes, walked together: axes ordered by the first operand's stride

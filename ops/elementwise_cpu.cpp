@@ -21,7 +21,8 @@ std::span<const BinaryList::Row> binary_rows() {
        .device = DeviceType::cpu,
        .reject = accept_all<BinaryDesc>,
        .run = [](ContextState& state, const BinaryDesc& desc, const BinaryArgs& args, Plan*) {
-         kernels::cpu::binary(desc.op, args.out, args.a, args.b, state.options.threads);
+         kernels::cpu::binary(desc.op, args.out, args.a, args.b, args.alpha, args.beta,
+                              state.options.threads);
        }}};
   return rows;
 }

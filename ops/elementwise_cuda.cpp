@@ -23,7 +23,8 @@ std::span<const BinaryList::Row> binary_rows() {
        .device = DeviceType::cuda,
        .reject = accept_all<BinaryDesc>,
        .run = [](ContextState& state, const BinaryDesc& desc, const BinaryArgs& args, Plan*) {
-         check_cuda(kernels::cuda::binary(desc.op, args.out, args.a, args.b, cuda_stream(state)),
+         check_cuda(kernels::cuda::binary(desc.op, args.out, args.a, args.b, args.alpha, args.beta,
+                                          cuda_stream(state)),
                     "elementwise");
        }}};
   return rows;

@@ -77,12 +77,13 @@ void unary(UnaryOp op, View out, ConstView x, double alpha, double beta, int thr
   });
 }
 
-void binary(BinaryOp op, View out, ConstView a, ConstView b, int threads) {
+void binary(BinaryOp op, View out, ConstView a, ConstView b, double alpha, double beta,
+            int threads) {
   const Parts<3> parts(collapse_axes<3>({&out.layout, &a.layout, &b.layout}), part_elements);
   for_each_part(parts, threads, [&](const auto& part) {
     row_loops().binary(part.rows, out.dtype, op, advance(out.data, part.offsets[0], out.dtype),
                        advance(a.data, part.offsets[1], a.dtype),
-                       advance(b.data, part.offsets[2], b.dtype));
+                       advance(b.data, part.offsets[2], b.dtype), alpha, beta);
   });
 }
 
@@ -94,18 +95,6 @@ void scaled_difference(View out, ConstView a, ConstView b, const void* scalar, d
                                   advance(out.data, part.offsets[0], out.dtype),
                                   advance(a.data, part.offsets[1], a.dtype),
                                   advance(b.data, part.offsets[2], b.dtype), scalar, scale);
-  });
-}
-
-void sgd_step(const SgdStep& step, int threads) {
-  const View& value = step.value;
-  const Parts<2> parts(collapse_axes<2>({&value.layout, &step.gradient.layout}), part_elements);
-  for_each_part(parts, threads, [&](const auto& part) {
-    const std::int64_t at = part.offsets[0];
-    row_loops().sgd(part.rows, value.dtype, advance(value.data, at, value.dtype),
-                    advance(step.gradient.data, part.offsets[1], value.dtype),
-                    advance(step.momentum_buffer, at, value.dtype),
-                    advance(step.mask, at, DType::u8), step);
   });
 }
 

@@ -16,18 +16,21 @@ void fill(View out, double value, int threads);
 /// saturates, and turns NaN into 0. x and out must not overlap.
 void copy(View out, ConstView x, int threads);
 
-/// out = op(x), float dtypes. `alpha` and `beta` serve UnaryOp::affine. out may be exactly x.
+/// out = op(x), float dtypes. `alpha` and `beta` serve the operations that name them. out may be
+/// exactly x.
 void unary(UnaryOp op, View out, ConstView x, double alpha, double beta, int threads);
 
-/// out = op(a, b), float dtypes; add, sub and mul also i64. out may be exactly a or b.
-void binary(BinaryOp op, View out, ConstView a, ConstView b, int threads);
+/// out = op(a, b), float dtypes; add, sub and mul also i64. `alpha` and `beta` serve the operations
+/// that name them. out may be exactly a or b.
+void binary(BinaryOp op, View out, ConstView a, ConstView b, double alpha, double beta,
+            int threads);
+inline void binary(BinaryOp op, View out, ConstView a, ConstView b, int threads) {
+  binary(op, out, a, b, 0, 0, threads);
+}
 
 /// out = (*scalar * scale) * (a - b), float dtypes; scalar has the dtype of out. The gradient of a
 /// mean-square error. out may be exactly a or b.
 void scaled_difference(View out, ConstView a, ConstView b, const void* scalar, double scale,
                        int threads);
-
-/// One optimizer step, see SgdStep. Updates value and momentum_buffer in place; float dtypes.
-void sgd_step(const SgdStep& step, int threads);
 
 }  // namespace zerone::kernels::cpu

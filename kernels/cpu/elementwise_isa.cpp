@@ -15,6 +15,7 @@
 #include <cstring>
 
 #include <zerone/kernels/cpu/elementwise_isa.h>
+#include <zerone/kernels/cpu/elementwise_math.h>
 #include <zerone/kernels/cpu/number.h>
 
 namespace zerone::kernels::cpu::ZERONE_ISA_NAMESPACE {
@@ -259,35 +260,24 @@ void unary_rows(const Rows<2>& rows, DType dtype, UnaryOp op, void* out, const v
     T* to = static_cast<T*>(out);
     const T* from = static_cast<const T*>(x);
     const C a = static_cast<C>(alpha), b = static_cast<C>(beta);
-    switch (op) {
-      case UnaryOp::relu: return map(rows, to, from, [](C v) { return v <= C(0) ? C(0) : v; });
-      case UnaryOp::affine: return map(rows, to, from, [a, b](C v) { return std::fma(a, v, b); });
-    }
+    with_op(op, [&]<UnaryOp f>(Constant<f>) {
+      map(rows, to, from, [a, b](C v) { return apply<Functions, f>(v, a, b); });
+    });
   });
 }
 
 void binary_rows(const Rows<3>& rows, DType dtype, BinaryOp op, void* out, const void* a,
-                 const void* b) {
+                 const void* b, double alpha, double beta) {
   with_any_type(dtype, [&](auto zero) {
     using T = decltype(zero);
     using C = Wide<T>;
-    if constexpr (!std::is_same_v<T, std::uint8_t>) {
-      T* to = static_cast<T*>(out);
-      const T* left = static_cast<const T*>(a);
-      const T* right = static_cast<const T*>(b);
-      // Integers wrap around.
-      using W = std::conditional_t<std::is_same_v<T, std::int64_t>, std::uint64_t, C>;
-      switch (op) {
-        case BinaryOp::add:
-          return map(rows, to, left, right, [](C u, C v) { return C(W(u) + W(v)); });
-        case BinaryOp::sub:
-          return map(rows, to, left, right, [](C u, C v) { return C(W(u) - W(v)); });
-        case BinaryOp::mul:
-          return map(rows, to, left, right, [](C u, C v) { return C(W(u) * W(v)); });
-        case BinaryOp::relu_backward:
-          return map(rows, to, left, right, [](C u, C v) { return v <= C(0) ? C(0) : u; });
+    const C first = static_cast<C>(alpha), second = static_cast<C>(beta);
+    with_op(op, [&]<BinaryOp f>(Constant<f>) {
+      if constexpr (takes<T>(f)) {
+        map(rows, static_cast<T*>(out), static_cast<const T*>(a), static_cast<const T*>(b),
+            [=](C u, C v) { return apply<Functions, f>(u, v, first, second); });
       }
-    }
+    });
   });
 }
 
@@ -299,47 +289,6 @@ void scaled_difference_rows(const Rows<3>& rows, DType dtype, void* out, const v
     const C factor = convert<C>(*static_cast<const T*>(scalar)) * static_cast<C>(scale);
     map(rows, static_cast<T*>(out), static_cast<const T*>(a), static_cast<const T*>(b),
         [factor](C u, C v) { return factor * (u - v); });
-  });
-}
-
-void sgd_rows(const Rows<2>& rows, DType dtype, void* value, const void* gradient, void* buffer,
-              const void* mask, const SgdStep& step) {
-  with_float_type(dtype, [&](auto zero) {
-    using T = decltype(zero);
-    using C = Wide<T>;
-    const C rate = static_cast<C>(-step.learning_rate), momentum = static_cast<C>(step.momentum);
-    const C decay = static_cast<C>(step.weight_decay);
-    const Index stride = rows.inner[0];
-    C value_buffer[block], gradient_buffer[block], momentum_buffer[block], mask_buffer[block];
-    for_each_block(rows, [&](Index row, Index at, Index n) {
-      const Index where = offset(rows, 0, row, at);
-      T* value_row = static_cast<T*>(value) + where;
-      const C* old = widened(n, value_row, stride, value_buffer);
-      const C* g = widened(n, static_cast<const T*>(gradient) + offset(rows, 1, row, at),
-                           rows.inner[1], gradient_buffer);
-      C* next = result_at(value_row, stride, value_buffer);
-      C* direction = momentum_buffer;  // g, then buf
-#pragma GCC ivdep
-      for (Index i = 0; i < n; ++i) direction[i] = std::fma(decay, old[i], g[i]);
-      if (buffer && !step.first_step) {
-        C* kept_buffer = gradient_buffer;
-        const C* kept = widened(n, static_cast<const T*>(buffer) + where, stride, kept_buffer);
-#pragma GCC ivdep
-        for (Index i = 0; i < n; ++i) direction[i] = std::fma(momentum, kept[i], direction[i]);
-      }
-#pragma GCC ivdep
-      for (Index i = 0; i < n; ++i) next[i] = std::fma(rate, direction[i], old[i]);
-      if (mask) {
-        convert_row(n, mask_buffer, 1, static_cast<const std::uint8_t*>(mask) + where, stride);
-#pragma GCC ivdep
-        for (Index i = 0; i < n; ++i) {
-          next[i] = mask_buffer[i] == C(0) ? C(0) : next[i];
-          direction[i] = mask_buffer[i] == C(0) ? C(0) : direction[i];
-        }
-      }
-      finish(n, value_row, stride, next);
-      if (buffer) convert_row(n, static_cast<T*>(buffer) + where, stride, direction, 1);
-    });
   });
 }
 
@@ -392,7 +341,7 @@ double squared_error_rows(const Rows<2>& rows, DType dtype, const void* a, const
 
 extern const RowLoops row_loops;
 const RowLoops row_loops = {
-    fill_rows, copy_rows, unary_rows,       binary_rows,       scaled_difference_rows,
-    sgd_rows,  sum_rows,  add_columns_rows, squared_error_rows};
+    fill_rows, copy_rows,        unary_rows,        binary_rows, scaled_difference_rows,
+    sum_rows,  add_columns_rows, squared_error_rows};
 
 }  // namespace zerone::kernels::cpu::ZERONE_ISA_NAMESPACE

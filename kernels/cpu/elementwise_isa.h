@@ -23,12 +23,10 @@ struct RowLoops {
   void (*copy)(const Rows<2>&, DType to, DType from, void* out, const void* x);
   void (*unary)(const Rows<2>&, DType, UnaryOp, void* out, const void* x, double alpha,
                 double beta);
-  void (*binary)(const Rows<3>&, DType, BinaryOp, void* out, const void* a, const void* b);
+  void (*binary)(const Rows<3>&, DType, BinaryOp, void* out, const void* a, const void* b,
+                 double alpha, double beta);
   void (*scaled_difference)(const Rows<3>&, DType, void* out, const void* a, const void* b,
                             const void* scalar, double scale);
-  /// Operands value and gradient; buffer and mask lie as value.
-  void (*sgd)(const Rows<2>&, DType, void* value, const void* gradient, void* buffer,
-              const void* mask, const SgdStep&);
   /// Sum of all elements.
   double (*sum)(const Rows<1>&, DType, const void* x);
   /// sums[j] += the sum of column j.

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include <zerone/kernels/elementwise_formulas.h>
 #include <zerone/kernels/cuda/strided.cuh>
 
 namespace zerone::kernels::cuda {
@@ -64,65 +65,62 @@ struct Fill {
   }
 };
 
-template <class T>
+/// What elementwise_formulas.h asks for. CUDA's functions keep denormals and, in float, err by 2
+/// units in the last place at most, normcdff by 5.
+struct Functions {
+  static __device__ float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+  static __device__ double fma(double a, double b, double c) { return __fma_rn(a, b, c); }
+  static __device__ float exp(float x) { return expf(x); }
+  static __device__ double exp(double x) { return ::exp(x); }
+  static __device__ float log(float x) { return logf(x); }
+  static __device__ double log(double x) { return ::log(x); }
+  static __device__ float tanh(float x) { return tanhf(x); }
+  static __device__ double tanh(double x) { return ::tanh(x); }
+  /// The approximate division errs by 2 units in the last place in this range.
+  static __device__ float inverse(float x) { return __fdividef(1, x); }
+  static __device__ double inverse(double x) { return 1 / x; }
+  static __device__ Normal<float> normal(float x) {
+    // e^(-t^2/2) with t^2 = square + rest: the rounding of the square would cost 2^-24 t^2/2.
+    const float t = fabsf(x) > 15.0f ? 15.0f : x;
+    const float square = __fmul_rn(t, t), rest = __fmaf_rn(t, t, -square);
+    const float e = expf(-0.5f * square);
+    return {normcdff(x), 0.398942280f * __fmaf_rn(-0.5f * rest, e, e)};
+  }
+  static __device__ Normal<double> normal(double x) {
+    return {normcdf(x), 0.39894228040143267794 * ::exp(-0.5 * x * x)};
+  }
+};
+
+template <class T, UnaryOp op>
 struct Unary {
   using Out = T;
   using A = T;
   using B = T;
   static constexpr int inputs = 1;
-  UnaryOp op;
   Compute<T> alpha, beta;
 
   template <int V>
   __device__ void operator()(T (&out)[V], const T (&a)[V], const T (&)[V]) const {
-    if (op == UnaryOp::relu) {
 #pragma unroll
-      for (int i = 0; i < V; ++i) {
-        const Compute<T> x = widen(a[i]);
-        out[i] = narrow<T>(x <= 0 ? Compute<T>{0} : x);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < V; ++i) {
-        if constexpr (std::is_same_v<T, double>) {
-          out[i] = __fma_rn(alpha, a[i], beta);
-        } else {
-          out[i] = narrow<T>(__fmaf_rn(alpha, widen(a[i]), beta));
-        }
-      }
+    for (int i = 0; i < V; ++i) {
+      out[i] = narrow<T>(apply<Functions, op>(widen(a[i]), alpha, beta));
     }
   }
 };
 
-template <class T>
+template <class T, BinaryOp op>
 struct Binary {
   using Out = T;
   using A = T;
   using B = T;
   static constexpr int inputs = 2;
-  BinaryOp op;
+  Compute<T> alpha, beta;
 
   template <int V>
   __device__ void operator()(T (&out)[V], const T (&a)[V], const T (&b)[V]) const {
-    switch (op) {
-      case BinaryOp::add:
 #pragma unroll
-        for (int i = 0; i < V; ++i) out[i] = narrow<T>(widen(a[i]) + widen(b[i]));
-        return;
-      case BinaryOp::sub:
-#pragma unroll
-        for (int i = 0; i < V; ++i) out[i] = narrow<T>(widen(a[i]) - widen(b[i]));
-        return;
-      case BinaryOp::mul:
-#pragma unroll
-        for (int i = 0; i < V; ++i) out[i] = narrow<T>(widen(a[i]) * widen(b[i]));
-        return;
-      case BinaryOp::relu_backward:
-#pragma unroll
-        for (int i = 0; i < V; ++i) {
-          out[i] = widen(b[i]) <= 0 ? narrow<T>(Compute<T>{0}) : a[i];
-        }
-        return;
+    for (int i = 0; i < V; ++i) {
+      out[i] = narrow<T>(apply<Functions, op>(widen(a[i]), widen(b[i]), alpha, beta));
     }
   }
 };
@@ -557,83 +555,6 @@ cudaError_t with_float_type(DType dtype, const F& f) {
 }
 
 template <class T>
-struct SgdArgs {
-  T* value;
-  const T* gradient;
-  T* buffer;
-  const std::uint8_t* mask;
-  Compute<T> learning_rate, momentum, weight_decay;
-  bool first_step;
-};
-
-template <class T, int V>
-__global__ void __launch_bounds__(block_threads)
-    sgd(const __grid_constant__ SgdArgs<T> args, const __grid_constant__ StridedGrid<2> grid) {
-  using C = Compute<T>;
-  const std::uint32_t first = blockIdx.x * (2 * block_threads) + threadIdx.x;
-#pragma unroll
-  for (int u = 0; u < 2; ++u) {
-    const std::uint32_t index = first + u * block_threads;
-    if (index >= grid.count) return;
-    std::int64_t offset[2];
-    grid.offsets(index, offset);
-    const bool has_buffer = args.buffer != nullptr;
-    Vector<T, V> value = load<V>(args.value + offset[0], false);
-    const Vector<T, V> gradient = load<V>(args.gradient + offset[1], grid.constant[1]);
-    Vector<T, V> buffer = value;
-    if (has_buffer && !args.first_step) buffer = load<V>(args.buffer + offset[0], false);
-    Vector<std::uint8_t, V> mask;
-    if (args.mask != nullptr) mask = load<V>(args.mask + offset[0], false);
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      const C old = widen(value.values[i]);
-      C step = fma(args.weight_decay, old, widen(gradient.values[i]));
-      if (has_buffer && !args.first_step) {
-        step = fma(args.momentum, widen(buffer.values[i]), step);
-      }
-      C next = fma(-args.learning_rate, step, old);
-      if (args.mask != nullptr && mask.values[i] == 0) step = next = C{0};
-      value.values[i] = narrow<T>(next);
-      buffer.values[i] = narrow<T>(step);
-    }
-    *reinterpret_cast<Vector<T, V>*>(args.value + offset[0]) = value;
-    if (has_buffer) *reinterpret_cast<Vector<T, V>*>(args.buffer + offset[0]) = buffer;
-  }
-}
-
-template <class T>
-cudaError_t launch_sgd(const SgdStep& step, cudaStream_t stream) {
-  constexpr int V = 16 / sizeof(T);
-  const CollapsedAxes<2> axes = collapse_axes<2>({&step.value.layout, &step.gradient.layout});
-  if (axes.numel() == 0) return cudaSuccess;
-  return for_each_part<2>(axes, {}, [&](const CollapsedAxes<2>& part, const auto& begins) {
-    SgdArgs<T> args;
-    args.value = static_cast<T*>(step.value.data) + begins[0];
-    args.gradient = static_cast<const T*>(step.gradient.data) + begins[1];
-    args.buffer = step.momentum_buffer == nullptr
-                      ? nullptr
-                      : static_cast<T*>(step.momentum_buffer) + begins[0];
-    args.mask =
-        step.mask == nullptr ? nullptr : static_cast<const std::uint8_t*>(step.mask) + begins[0];
-    args.learning_rate = static_cast<Compute<T>>(step.learning_rate);
-    args.momentum = static_cast<Compute<T>>(step.momentum);
-    args.weight_decay = static_cast<Compute<T>>(step.weight_decay);
-    args.first_step = step.first_step;
-    const bool vectors = takes_vectors(part, 0, args.value, sizeof(T), V, false) &&
-                         takes_vectors(part, 1, args.gradient, sizeof(T), V, true) &&
-                         is_aligned(args.buffer, 16) && is_aligned(args.mask, V);
-    const StridedGrid<2> grid = make_grid(part, vectors ? V : 1);
-    const unsigned blocks = (grid.count + 2 * block_threads - 1) / (2 * block_threads);
-    if (vectors) {
-      sgd<T, V><<<blocks, block_threads, 0, stream>>>(args, grid);
-    } else {
-      sgd<T, 1><<<blocks, block_threads, 0, stream>>>(args, grid);
-    }
-    return cudaGetLastError();
-  });
-}
-
-template <class T>
 T saturated(double value) {
   if (value != value) return 0;
   if constexpr (std::is_same_v<T, std::uint8_t>) {
@@ -685,21 +606,28 @@ cudaError_t unary(UnaryOp op, View out, ConstView x, double alpha, double beta,
   if (out.dtype != x.dtype) return cudaErrorInvalidValue;
   const CollapsedAxes<2> axes = collapse_axes<2>({&out.layout, &x.layout});
   return with_float_type(out.dtype, [&]<class T>(T) {
-    const Unary<T> functor{op, static_cast<Compute<T>>(alpha), static_cast<Compute<T>>(beta)};
-    return map(functor, out.data, x.data, nullptr, axes, stream);
+    return with_op(op, [&]<UnaryOp f>(Constant<f>) {
+      const Unary<T, f> functor{static_cast<Compute<T>>(alpha), static_cast<Compute<T>>(beta)};
+      return map(functor, out.data, x.data, nullptr, axes, stream);
+    });
   });
 }
 
-cudaError_t binary(BinaryOp op, View out, ConstView a, ConstView b, cudaStream_t stream) {
+cudaError_t binary(BinaryOp op, View out, ConstView a, ConstView b, double alpha, double beta,
+                   cudaStream_t stream) {
   if (out.dtype != a.dtype || out.dtype != b.dtype) return cudaErrorInvalidValue;
   const CollapsedAxes<3> axes = collapse_axes<3>({&out.layout, &a.layout, &b.layout});
-  if (out.dtype == DType::i64) {
-    if (op == BinaryOp::relu_backward) return cudaErrorInvalidValue;
-    return map(Binary<std::int64_t>{op}, out.data, a.data, b.data, axes, stream);
-  }
-  return with_float_type(out.dtype, [&]<class T>(T) {
-    return map(Binary<T>{op}, out.data, a.data, b.data, axes, stream);
-  });
+  const auto run = [&]<class T>(T) {
+    return with_op(op, [&]<BinaryOp f>(Constant<f>) -> cudaError_t {
+      if constexpr (takes<T>(f)) {
+        const Binary<T, f> functor{static_cast<Compute<T>>(alpha), static_cast<Compute<T>>(beta)};
+        return map(functor, out.data, a.data, b.data, axes, stream);
+      } else {
+        return cudaErrorInvalidValue;
+      }
+    });
+  };
+  return out.dtype == DType::i64 ? run(std::int64_t{}) : with_float_type(out.dtype, run);
 }
 
 cudaError_t scaled_difference(View out, ConstView a, ConstView b, const void* device_scalar,
@@ -711,11 +639,6 @@ cudaError_t scaled_difference(View out, ConstView a, ConstView b, const void* de
                                       static_cast<Compute<T>>(scale)};
     return map(functor, out.data, a.data, b.data, axes, stream);
   });
-}
-
-cudaError_t sgd_step(const SgdStep& step, cudaStream_t stream) {
-  if (step.value.dtype != step.gradient.dtype) return cudaErrorInvalidValue;
-  return with_float_type(step.value.dtype, [&]<class T>(T) { return launch_sgd<T>(step, stream); });
 }
 
 }  // namespace zerone::kernels::cuda

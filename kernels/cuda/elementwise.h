@@ -18,21 +18,24 @@ namespace zerone::kernels::cuda {
 /// saturates, and turns NaN into 0. x and out must not overlap.
 [[nodiscard]] cudaError_t copy(View out, ConstView x, cudaStream_t stream);
 
-/// out = op(x), float dtypes. `alpha` and `beta` serve UnaryOp::affine. out may be exactly x.
+/// out = op(x), float dtypes. `alpha` and `beta` serve the operations that name them. out may be
+/// exactly x.
 [[nodiscard]] cudaError_t unary(UnaryOp op, View out, ConstView x, double alpha, double beta,
                                 cudaStream_t stream);
 
-/// out = op(a, b), float dtypes; add, sub and mul also i64. out may be exactly a or b.
-[[nodiscard]] cudaError_t binary(BinaryOp op, View out, ConstView a, ConstView b,
-                                 cudaStream_t stream);
+/// out = op(a, b), float dtypes; add, sub and mul also i64. `alpha` and `beta` serve the operations
+/// that name them. out may be exactly a or b.
+[[nodiscard]] cudaError_t binary(BinaryOp op, View out, ConstView a, ConstView b, double alpha,
+                                 double beta, cudaStream_t stream);
+[[nodiscard]] inline cudaError_t binary(BinaryOp op, View out, ConstView a, ConstView b,
+                                        cudaStream_t stream) {
+  return binary(op, out, a, b, 0, 0, stream);
+}
 
 /// out = (*device_scalar * scale) * (a - b), float dtypes; device_scalar has the dtype of out. The
 /// gradient of a mean-square error. out may be exactly a or b.
 [[nodiscard]] cudaError_t scaled_difference(View out, ConstView a, ConstView b,
                                             const void* device_scalar, double scale,
                                             cudaStream_t stream);
-
-/// One optimizer step, see SgdStep. Updates value and momentum_buffer in place; float dtypes.
-[[nodiscard]] cudaError_t sgd_step(const SgdStep& step, cudaStream_t stream);
 
 }  // namespace zerone::kernels::cuda
