@@ -29,8 +29,8 @@ struct Block {
   std::uint32_t words[4];
 };
 
-/// Counter tags: the third counter word, which keeps f64 draws apart from narrower ones.
-inline constexpr std::uint32_t tag_narrow = 0, tag_f64 = 1;
+/// Counter tags: the third counter word, which keeps f64 draws, narrower ones and dropout apart.
+inline constexpr std::uint32_t tag_narrow = 0, tag_f64 = 1, tag_dropout = 2;
 
 ZERONE_HOST_DEVICE Block block(std::uint64_t seed, std::uint64_t counter, std::uint32_t tag) {
   std::uint32_t a = static_cast<std::uint32_t>(counter);
@@ -53,6 +53,15 @@ ZERONE_HOST_DEVICE Block block(std::uint64_t seed, std::uint64_t counter, std::u
     k1 += 0xBB67AE85u;
   }
   return {{a, b, c, d}};
+}
+
+/// Which of four elements dropout keeps: bit k is set where word k is at most `highest_kept`.
+ZERONE_HOST_DEVICE std::uint8_t kept_of_four(std::uint64_t seed, std::uint64_t counter,
+                                             std::uint32_t highest_kept) {
+  const Block w = block(seed, counter, tag_dropout);
+  std::uint32_t kept = 0;
+  for (int k = 0; k < 4; ++k) kept |= static_cast<std::uint32_t>(w.words[k] <= highest_kept) << k;
+  return static_cast<std::uint8_t>(kept);
 }
 
 // Single operations with one rounding each.
