@@ -2,18 +2,63 @@
 
 #include <fmt/format.h>
 #include <cmath>
+#include <unordered_set>
 
 #include <zerone/core/error.h>
 #include <zerone/ops/elementwise.h>
 
 namespace zerone::nn {
 
-void Module::collect(std::vector<Parameter>&, const std::string&) const {}
+Var Module::operator()(const Var& x) {
+  Var y = forward(x);
+  if (forward_hook_) forward_hook_(x, y);
+  return y;
+}
+
+namespace {
+
+void walk(const Module& module, const std::string& path, std::unordered_set<const Module*>& seen,
+          const std::function<void(const std::string&, const Module&)>& f) {
+  if (!seen.insert(&module).second) return;
+  f(path, module);
+  for (const auto& [name, inside] : module.members().modules)
+    walk(*inside, path.empty() ? name : path + "." + name, seen, f);
+}
+
+}  // namespace
+
+void Module::for_each_module(
+    const std::function<void(const std::string&, const Module&)>& f) const {
+  std::unordered_set<const Module*> seen;
+  walk(*this, "", seen, f);
+}
 
 std::vector<Parameter> Module::parameters() const {
-  std::vector<Parameter> parameters;
-  collect(parameters, "");
-  return parameters;
+  std::vector<Parameter> all;
+  std::unordered_set<const void*> seen;
+  for_each_module([&](const std::string& path, const Module& module) {
+    for (const auto& [name, parameter] : module.members().parameters) {
+      if (!parameter.defined() || !seen.insert(parameter.id()).second) continue;
+      parameter.set_name(path.empty() ? name : path + "." + name);
+      all.push_back(parameter);
+    }
+  });
+  return all;
+}
+
+std::vector<NamedTensor> Module::buffers() const {
+  std::vector<NamedTensor> all;
+  for_each_module([&](const std::string& path, const Module& module) {
+    for (const NamedTensor& buffer : module.members().buffers)
+      if (buffer.tensor.defined())
+        all.push_back({path.empty() ? buffer.name : path + "." + buffer.name, buffer.tensor});
+  });
+  return all;
+}
+
+void Module::train(bool on) {
+  training_ = on;
+  for (const auto& [name, inside] : members().modules) inside->train(on);
 }
 
 std::int64_t Module::parameter_count() const {
@@ -27,26 +72,32 @@ void Module::zero_grad() const {
 }
 
 void prepare(const Module& module) {
-  module.prepare();
+  module.for_each_module([](const std::string&, const Module& one) { one.prepare(); });
 }
 
 void initialize(const Parameter& parameter, Init init) {
   Tensor& value = parameter.value();
   const Shape shape = value.shape();
-  std::int64_t fan_in = 1;
-  for (int i = 1; i < shape.rank(); ++i) fan_in *= shape[i];
+  std::int64_t fan_in = 1, fan_out = 1;
+  for (int i = 0; i < shape.rank(); ++i) {
+    if (i != 0) fan_in *= shape[i];
+    if (i != 1) fan_out *= shape[i];
+  }
   const double inverse = 1.0 / static_cast<double>(std::max<std::int64_t>(fan_in, 1));
+  const double xavier = 1.0 / static_cast<double>(std::max<std::int64_t>(fan_in + fan_out, 1));
   const Context context = value.context();
+  const auto uniform = [&](double bound) {
+    value.copy_(Tensor::uniform(context, shape, -bound, bound, value.dtype()));
+  };
+  const auto normal = [&](double stddev) {
+    value.copy_(Tensor::normal(context, shape, 0, stddev, value.dtype()));
+  };
   switch (init) {
     case Init::zeros: value.copy_(Tensor::zeros(context, shape, value.dtype())); break;
-    case Init::kaiming_normal:
-      value.copy_(Tensor::normal(context, shape, 0, std::sqrt(2 * inverse), value.dtype()));
-      break;
-    case Init::kaiming_uniform: {
-      const double bound = std::sqrt(6 * inverse);
-      value.copy_(Tensor::uniform(context, shape, -bound, bound, value.dtype()));
-      break;
-    }
+    case Init::kaiming_normal: normal(std::sqrt(2 * inverse)); break;
+    case Init::kaiming_uniform: uniform(std::sqrt(6 * inverse)); break;
+    case Init::xavier_normal: normal(std::sqrt(2 * xavier)); break;
+    case Init::xavier_uniform: uniform(std::sqrt(6 * xavier)); break;
     case Init::uniform01: value.copy_(Tensor::uniform(context, shape, 0, 1, value.dtype())); break;
   }
   if (parameter.mask().defined()) parameter.set_mask(parameter.mask());
@@ -60,15 +111,6 @@ Parameter make_parameter(const Context& context, const Shape& shape, DType dtype
   Parameter parameter(Tensor::zeros(context, shape, dtype), name);
   if (init != Init::zeros) initialize(parameter, init);
   return parameter;
-}
-
-void append(std::vector<Parameter>& parameters, const std::string& prefix,
-            const Parameter& parameter, const char* name) {
-  if (!parameter.defined()) return;
-  for (const Parameter& other : parameters)  // of a module that is used twice
-    if (other.id() == parameter.id()) return;
-  parameter.set_name(prefix + name);
-  parameters.push_back(parameter);
 }
 
 }  // namespace
@@ -97,9 +139,10 @@ Var Conv2d::forward(const Var& x) {
   return conv2d(x, x.with(weight), x.with(bias), params_);
 }
 
-void Conv2d::collect(std::vector<Parameter>& parameters, const std::string& prefix) const {
-  append(parameters, prefix, weight, "weight");
-  append(parameters, prefix, bias, "bias");
+std::string Conv2d::description() const {
+  const Shape shape = weight.value().shape();
+  return fmt::format("Conv2d {} -> {}, {}x{}", shape[1] * params_.groups, shape[0], shape[2],
+                     shape[3]);
 }
 
 Linear::Linear(const Context& context, const LinearOptions& options)
@@ -117,28 +160,22 @@ Var Linear::forward(const Var& x) {
   return linear(x, x.with(weight), x.with(bias), params_);
 }
 
-void Linear::collect(std::vector<Parameter>& parameters, const std::string& prefix) const {
-  append(parameters, prefix, weight, "weight");
-  append(parameters, prefix, bias, "bias");
-}
-
-Var ReLU::forward(const Var& x) {
-  return relu(x);
+std::string Linear::description() const {
+  const Shape shape = weight.value().shape();
+  return fmt::format("Linear {} -> {}", shape[1], shape[0]);
 }
 
 Var Sequential::forward(const Var& x) {
   Var y = x;
-  for (const auto& module : modules_) y = module->forward(y);
+  for (const auto& module : modules_) y = (*module)(y);
   return y;
 }
 
-void Sequential::collect(std::vector<Parameter>& parameters, const std::string& prefix) const {
+Members Sequential::members() const {
+  Members members;
   for (std::size_t i = 0; i < modules_.size(); ++i)
-    modules_[i]->collect(parameters, fmt::format("{}{}.", prefix, i));
-}
-
-void Sequential::prepare() const {
-  for (const auto& module : modules_) module->prepare();
+    members.modules.emplace_back(std::to_string(i), modules_[i].get());
+  return members;
 }
 
 }  // namespace zerone::nn
