@@ -91,7 +91,7 @@ GOALS = (
          "batch 1, fp32, eager forward + backward: at most 0.35x PyTorch eager's wall time",
          "ratio", 0.35, "overhead", ("experiment1_b1",), ("forward_backward",),
          ("cuda.auto.eager",), ("pytorch.cudnn.eager",)),
-    Goal("F1.host", "host time at most 4 us per op", "counter", 4.0, "overhead",
+    Goal("F1.host", "host time at most 4 us per operation of the network", "counter", 4.0, "overhead",
          ("experiment1_b1",), BOTH, ("cuda.auto.eager",), counter="host_us_per_op"),
     Goal("F1.memory", "steady state asks the driver for no memory", "counter", 0.0, "overhead",
          ("experiment1_b1",), BOTH, ("cuda.auto.eager",), counter="driver_allocations"),

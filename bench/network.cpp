@@ -48,11 +48,13 @@ Tensors backward_data(const Tensors& operands, Math math) {
     const auto at = static_cast<std::size_t>(layer);
     const Tensor& x = layer == 0 ? operands[0] : operands[1 + layers + at];
     const Tensor& w = operands[1 + at];
-    if (layer > 0)
+    if (layer == layers - 1)
       gradient =
           apply_binary(kernels::BinaryOp::relu_backward, gradient, operands[2 + layers + at]);
+    // As the tape does it: the ReLU of the layer in front is folded into dx.
     Tensor dx = Tensor::empty_like(x);
-    conv2d_backward_data(make_conv2d_shape(x, w, params_of(layer, math)), gradient, w, dx, math);
+    conv2d_backward_data(make_conv2d_shape(x, w, params_of(layer, math)), gradient, w, dx, math,
+                         layer >= 2 ? x : Tensor());
     gradient = dx;
   }
   return {gradient};

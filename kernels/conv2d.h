@@ -41,10 +41,13 @@ struct Conv2dForward {
   DType dtype = DType::f32;
 };
 
-/// Operands of the gradient with respect to x; dx has x_strides.
+/// Operands of the gradient with respect to x; dx has x_strides. `gate` is null or has x_strides
+/// too: dx becomes 0 where it is not positive (NaN lets dx pass), the gradient of a ReLU that made
+/// x. Kernels that do not take one say so.
 struct Conv2dBackwardData {
   const void* dy = nullptr;
   const void* w = nullptr;
+  const void* gate = nullptr;
   void* dx = nullptr;
   DType dtype = DType::f32;
 };

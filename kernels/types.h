@@ -11,7 +11,7 @@ namespace zerone {
 /// Element type of a tensor. i64 and u8 hold labels and images; arithmetic is on the float types.
 enum class DType : std::uint8_t { f64, f32, bf16, f16, i64, u8 };
 
-constexpr std::size_t size_of(DType dtype) {
+constexpr std::size_t size_of(DType dtype) {  ///< bytes of an element
   switch (dtype) {
     case DType::f64:
     case DType::i64: return 8;
@@ -23,7 +23,7 @@ constexpr std::size_t size_of(DType dtype) {
   return 0;
 }
 
-constexpr bool is_floating(DType dtype) {
+constexpr bool is_floating(DType dtype) {  ///< f64, f32, bf16 and f16
   return dtype != DType::i64 && dtype != DType::u8;
 }
 
@@ -46,7 +46,7 @@ struct Layout {
   std::array<std::int64_t, max_rank> sizes{};
   std::array<std::int64_t, max_rank> strides{};
 
-  constexpr std::int64_t numel() const {
+  constexpr std::int64_t numel() const {  ///< product of the sizes
     std::int64_t n = 1;
     for (int i = 0; i < rank; ++i) n *= sizes[i];
     return n;
@@ -69,7 +69,7 @@ struct View {
   Layout layout;
   DType dtype = DType::f32;
 
-  operator ConstView() const { return {data, layout, dtype}; }
+  operator ConstView() const { return {data, layout, dtype}; }  ///< to read from
 };
 
 }  // namespace kernels

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include <zerone/core/error.h>
+#include <zerone/core/views.h>
 #include <zerone/ops/constant_result.h>
 #include <zerone/ops/elementwise.h>
 #include <zerone/ops/pointwise.h>
@@ -22,12 +23,13 @@ std::string to_string(const Conv2dDesc& desc) {
   return fmt::format(
       "n{} c{} h{} w{} k{} r{} s{} -> {}x{} stride {},{} pad {},{} dilation {},{} groups {} x{} "
       "w{} "
-      "y{} {}/{}{}{}{}{} zeros {} align {}",
+      "y{} {}/{}{}{}{}{}{} zeros {} align {}",
       s.n, s.c_in, s.h, s.w, s.c_out, s.kh, s.kw, s.h_out, s.w_out, s.stride_h, s.stride_w,
       s.pad_top, s.pad_left, s.dilation_h, s.dilation_w, s.groups, strides(s.x_strides),
       strides(s.w_strides), strides(s.y_strides), to_string(desc.dtype), to_string(desc.math),
       desc.bias ? " bias" : "", desc.activation == Activation::relu ? " relu" : "",
-      desc.operand_zero ? " zero" : "", desc.skip_forced ? " forced" : "",
+      desc.gated ? " gated" : "", desc.operand_zero ? " zero" : "",
+      desc.skip_forced ? " forced" : "",
       desc.zero_percent < 0 ? "?" : fmt::format("{}%", desc.zero_percent), desc.alignment);
 }
 
@@ -77,10 +79,13 @@ std::array<std::int64_t, 4> strides_of(const Tensor& x) {
   return {strides[0], strides[1], strides[2], strides[3]};
 }
 
-/// True for NHWC memory order, false for NCHW, nothing where both readings fit.
+/// True for NHWC memory order, false for NCHW, nothing where both readings fit. For one channel
+/// they always do; the strides of contiguous_nhwc() say that NHWC is meant.
 std::optional<bool> is_nhwc(const Tensor& x) {
   const auto& layout = x.layout();
-  if (layout.sizes[1] <= 1 || layout.sizes[2] * layout.sizes[3] <= 1) return std::nullopt;
+  if (layout.sizes[2] * layout.sizes[3] <= 1) return std::nullopt;
+  if (layout.sizes[1] <= 1)
+    return layout.strides[1] == 1 ? std::optional(true) : std::nullopt;
   return layout.strides[1] < std::max(layout.sizes[2] > 1 ? layout.strides[2] : 0,
                                       layout.sizes[3] > 1 ? layout.strides[3] : 0);
 }
@@ -198,7 +203,7 @@ void conv2d_forward(kernels::Conv2dShape shape, const Tensor& x, const Tensor& w
 }
 
 void conv2d_backward_data(kernels::Conv2dShape shape, const Tensor& dy, const Tensor& w, Tensor& dx,
-                          Math math) {
+                          Math math, const Tensor& gate) {
   if (dx.numel() == 0) return;
   ContextState& state = dy.context().state();
   shape.x_strides = strides_of(dx), shape.w_strides = strides_of(w);
@@ -206,9 +211,11 @@ void conv2d_backward_data(kernels::Conv2dShape shape, const Tensor& dy, const Te
   Conv2dDesc desc = describe_pass(state, Conv2dPass::backward_data, shape, dy.dtype(), math);
   const WeightZeros zeros = look_for_zeros(state, "conv2d.backward_data", w, shape);
   desc.zero_percent = zeros.percent();
-  desc.operand_zero = dy.numel() == 0 || w.numel() == 0 || skippable(state, dy);
+  desc.operand_zero = dy.numel() == 0 || w.numel() == 0 || skippable(state, dy) ||
+                      (gate.defined() && gate.known_zero());
+  desc.gated = gate.defined();
   desc.alignment = std::min({alignment_of(dy), alignment_of(w), alignment_of(dx)});
-  conv2d_backward_data_list().run(state, desc, {dy, w, dx, zeros});
+  conv2d_backward_data_list().run(state, desc, {dy, w, dx, gate, zeros});
 }
 
 void conv2d_backward_weight(kernels::Conv2dShape shape, const Tensor& x, const Tensor& dy,
@@ -259,6 +266,14 @@ void run_constant_data(ContextState&, const Conv2dDesc& desc, const Conv2dDataAr
   constant_result({}, Activation::none, args.dx);
 }
 
+void gate_gradient(const Conv2dDataArgs& args) {
+  if (!args.gate.defined()) return;
+  const kernels::View dx = mutable_view(args.dx);
+  binary_list().run(args.dx.context().state(),
+                    {kernels::BinaryOp::relu_backward, args.dx.dtype(), args.dx.numel()},
+                    {dx, dx, view(args.gate)});
+}
+
 void run_constant_weight(ContextState&, const Conv2dDesc&, const Conv2dWeightArgs& args, Plan*) {
   constant_result({}, Activation::none, args.dw);
 }
@@ -276,13 +291,15 @@ class Conv2dNode final : public Node {
         w_(w),
         y_(activation == Activation::relu ? y : Tensor()),
         y_layout_(y.layout()),
+        relu_(activation == Activation::relu),
         bias_(bias),
         math_(math) {}
   const char* name() const override { return "conv2d"; }
+  bool ends_in_relu() const override { return relu_; }
 
   void backward(Gradients& gradients) override {
     Tensor dy = gradients.output();
-    if (const Tensor& y = y_.get("conv2d", "its output"); y.defined())
+    if (const Tensor& y = y_.get("conv2d", "its output"); y.defined() && !gradients.output_gated())
       dy = apply_binary(kernels::BinaryOp::relu_backward, dy, y);
     if (!dy.known_zero())
       dy = laid_out_like(dy, Tensor::view_of(dy.shared_storage(), 0, y_layout_, dy.dtype()));
@@ -290,8 +307,9 @@ class Conv2dNode final : public Node {
     const Tensor& w = w_.get("conv2d", "its weight");
     if (gradients.needs(0)) {
       Tensor dx = Tensor::empty_like(x);
-      conv2d_backward_data(shape_, dy, w, dx, math_);
-      gradients.give(0, dx);
+      const bool gated = gradients.wants_gated(0) && strides_of(dx) == strides_of(x);
+      conv2d_backward_data(shape_, dy, w, dx, math_, gated ? x : Tensor());
+      gradients.give(0, dx, gated);
     }
     if (gradients.needs(1)) {
       Tensor dw = Tensor::empty_like(w);
@@ -306,7 +324,7 @@ class Conv2dNode final : public Node {
   kernels::Conv2dShape shape_;
   Saved x_, w_, y_;
   Layout y_layout_;
-  bool bias_;
+  bool relu_, bias_;
   Math math_;
 };
 

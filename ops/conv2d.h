@@ -33,6 +33,7 @@ struct Padding {
   bool operator==(const Padding&) const = default;
 };
 
+/// What a convolution does besides multiplying.
 struct Conv2dParams {
   Pair stride = 1;
   Padding padding = 0;
@@ -48,7 +49,8 @@ struct Conv2dParams {
 ///   w  [c_out, c_in / groups, kh, kw]  any strides
 ///   b  [c_out] or undefined
 ///   y  [n, c_out, h_out, w_out],  h_out = (h + top + bottom - dilation.h * (kh - 1) - 1) /
-///      stride.h + 1, in the memory order of x (where that is ambiguous, of w; else NCHW)
+///      stride.h + 1, in the memory order of x (where that is ambiguous, of w; else NCHW; one
+///      channel is NHWC if its stride is 1, as contiguous_nhwc() makes it)
 ///
 /// Floating-point tensors of one type and one context. Zeros in w are skipped where that is
 /// expected to be faster (ContextOptions::zero_skip); zero_skip_numerics says what happens to
@@ -58,6 +60,12 @@ struct Conv2dParams {
 ///
 /// Errors: ShapeError naming the sizes (padded size and kernel size where the kernel does not fit),
 /// DTypeError, DeviceError.
+/// @code
+/// const Tensor x = Tensor::normal(context, {8, 16, 32, 32});
+/// const Tensor w = Tensor::normal(context, {32, 16, 3, 3}), b = Tensor::zeros(context, {32});
+/// const Var y = conv2d(x, w, b, {.stride = 2, .padding = 1, .activation = Activation::relu});
+/// const Shape shape = y.shape();  // [8, 32, 16, 16]
+/// @endcode
 Var conv2d(const Var& x, const Var& w, const Var& b = {}, const Conv2dParams& params = {});
 
 // --- implementation lists -----------------------------------------------------------------------
@@ -71,6 +79,7 @@ struct Conv2dDesc {
   Math math{};
   Activation activation{};    // forward
   bool bias = false;          // forward
+  bool gated = false;         // backward data: see Conv2dDataArgs
   bool operand_zero = false;  // an operand is known to be zero
   bool skip_forced = false;   // ZeroSkip::force
   /// Zeros in the weight in per cent, in steps of 5; 100 only if all; -1 if unknown or not asked.
@@ -103,6 +112,7 @@ struct Conv2dDataArgs {
   const Tensor& dy;
   const Tensor& w;
   Tensor& dx;
+  const Tensor& gate;  // or undefined; laid out as dx, which becomes 0 where it is not positive
   const WeightZeros& zeros;
   Tensor& result() const { return dx; }
 };
@@ -142,7 +152,7 @@ Tensor make_conv2d_result(const Tensor& x, const Tensor& w, const kernels::Conv2
 void conv2d_forward(kernels::Conv2dShape shape, const Tensor& x, const Tensor& w, const Tensor& b,
                     Tensor& y, Activation, Math);
 void conv2d_backward_data(kernels::Conv2dShape shape, const Tensor& dy, const Tensor& w, Tensor& dx,
-                          Math);
+                          Math, const Tensor& gate = {});
 void conv2d_backward_weight(kernels::Conv2dShape shape, const Tensor& x, const Tensor& dy,
                             Tensor& dw, Math);
 
@@ -155,6 +165,8 @@ std::string reject_unless_all_zero(const Conv2dDesc&);
 std::string reject_unless_known_zeros(const Conv2dDesc&);
 void run_constant_forward(ContextState&, const Conv2dDesc&, const Conv2dForwardArgs&, Plan*);
 void run_constant_data(ContextState&, const Conv2dDesc&, const Conv2dDataArgs&, Plan*);
+/// For rows that do not gate dx themselves.
+void gate_gradient(const Conv2dDataArgs&);
 void run_constant_weight(ContextState&, const Conv2dDesc&, const Conv2dWeightArgs&, Plan*);
 
 }  // namespace zerone

@@ -188,6 +188,7 @@ std::span<const Conv2dDataList::Row> data_rows() {
          [](ContextState& state, const Conv2dDesc& desc, const Conv2dDataArgs& args, Plan*) {
            run_skip(state, desc, ZeroSkipPass::backward_data, args.w, args.zeros,
                     {.in = args.dy.data(), .out = args.dx.mutable_data()});
+           gate_gradient(args);
          }},
 #if ZERONE_ONEDNN
     {.name = "cpu.onednn",
@@ -200,6 +201,7 @@ std::span<const Conv2dDataList::Row> data_rows() {
            onednn.conv.run_backward_data(args.dy.data<float>(), args.w.data<float>(),
                                          args.dx.mutable_data<float>(),
                                          weight_version(onednn, args.w));
+           gate_gradient(args);
          }},
 #endif
     {.name = "cpu.eigen",
@@ -212,6 +214,7 @@ std::span<const Conv2dDataList::Row> data_rows() {
                                             desc.shape, desc.dtype, threads));
            kernels::cpu::dense::conv2d_backward_data(desc.shape, data_args(desc, args),
                                                      scratch.data(), threads);
+           gate_gradient(args);
          }},
     {.name = "cpu.reference",
      .device = DeviceType::cpu,
@@ -219,6 +222,7 @@ std::span<const Conv2dDataList::Row> data_rows() {
      .run = [](ContextState& state, const Conv2dDesc& desc, const Conv2dDataArgs& args, Plan*) {
        kernels::cpu::reference::conv2d_backward_data(desc.shape, data_args(desc, args),
                                                      state.options.threads);
+       gate_gradient(args);
      }} };
   return rows;
 }

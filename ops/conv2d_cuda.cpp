@@ -253,6 +253,7 @@ void run_data(ContextState& state, const Conv2dDesc&, const Conv2dDataArgs& args
   auto& cudnn = static_cast<CudnnPlan&>(*plan);
   const Tensor w = relaid(args.w, cudnn.relaid_weight);
   run_cudnn(state, cudnn, {.w = w.data(), .y = args.dy.data(), .result = args.dx.mutable_data()});
+  gate_gradient(args);
 }
 
 // With stride 1, dx is the forward convolution of dy with the flipped weight; in f32 without tensor
@@ -319,6 +320,7 @@ void run_flipped(ContextState& state, const Conv2dDesc& desc, const Conv2dDataAr
   const Tensor w = flipped_weight(state, desc, as_forward(desc), args.w);
   run_cudnn(state, static_cast<CudnnPlan&>(*plan),
             {.x = args.dy.data(), .w = w.data(), .result = args.dx.mutable_data()});
+  gate_gradient(args);
 }
 
 /// cuDNN 9.14 gave wrong weight gradients for some problems with unequal padding.
@@ -467,6 +469,7 @@ void run_skip_data(ContextState& state, const Conv2dDesc& desc, const Conv2dData
                                            .dtype = desc.dtype},
                                           cuda_stream(state)),
              "conv2d");
+  gate_gradient(args);
 }
 
 }  // namespace
@@ -545,6 +548,7 @@ std::span<const Conv2dDataList::Row> data_rows() {
                  kernels::cuda::direct_conv2d_backward_data(*static_cast<DirectPlan*>(plan)->cut,
                                                             {.dy = args.dy.data(),
                                                              .w = args.w.data(),
+                                                             .gate = data_or_null(args.gate),
                                                              .dx = args.dx.mutable_data(),
                                                              .dtype = desc.dtype},
                                                             cuda_stream(state)),
@@ -572,6 +576,7 @@ std::span<const Conv2dDataList::Row> data_rows() {
                                                                     .dtype = desc.dtype},
                                                                    cuda_stream(state)),
                     "conv2d");
+         gate_gradient(args);
        }}};
   return rows;
 }

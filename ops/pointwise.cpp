@@ -253,14 +253,16 @@ class PointwiseNode final : public Node {
         w_(w),
         y_(activation == Activation::relu ? y : Tensor()),
         y_layout_(y.layout()),
+        relu_(activation == Activation::relu),
         bias_(bias),
         axis_(axis),
         math_(math) {}
   const char* name() const override { return name_; }
+  bool ends_in_relu() const override { return relu_; }
 
   void backward(Gradients& gradients) override {
     Tensor dy = gradients.output();
-    if (const Tensor& y = y_.get(name_, "its output"); y.defined())
+    if (const Tensor& y = y_.get(name_, "its output"); y.defined() && !gradients.output_gated())
       dy = apply_binary(kernels::BinaryOp::relu_backward, dy, y);
     const Tensor& x = x_.get(name_, "its input");
     const Tensor& w = w_.get(name_, "its weight");
@@ -292,7 +294,7 @@ class PointwiseNode final : public Node {
   const char* name_;
   Saved x_, w_, y_;
   Layout y_layout_;
-  bool bias_;
+  bool relu_, bias_;
   int axis_;
   Math math_;
 };

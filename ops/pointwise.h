@@ -9,6 +9,7 @@
 
 namespace zerone {
 
+/// What a linear layer does besides multiplying.
 struct LinearParams {
   Activation activation = Activation::none;
   /// How f32 is multiplied; the context's mode by default.
@@ -22,6 +23,11 @@ struct LinearParams {
 ///   y  [..., c_out], in the memory order of x: a permuted view gives a permuted view
 /// Floating-point tensors of one type and one context. Errors: ShapeError, DTypeError, DeviceError.
 /// In the backward pass a gradient with gaps or repeats is first copied into y's layout.
+/// @code
+/// const Tensor image = Tensor::normal(context, {8, 16, 32, 32});  // (N,C,H,W)
+/// const Tensor w = Tensor::normal(context, {10, 16}), b = Tensor::zeros(context, {10});
+/// const Var y = linear(image.permute({0, 2, 3, 1}), w, b);  // [8, 32, 32, 10], x read in place
+/// @endcode
 Var linear(const Var& x, const Var& w, const Var& b = {}, const LinearParams& params = {});
 
 // --- implementation lists -----------------------------------------------------------------------

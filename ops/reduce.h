@@ -8,9 +8,18 @@
 
 namespace zerone {
 
-// Floating-point tensors in any layout. f32 and 16-bit types accumulate in f32 or wider, in an
-// order that depends on sizes only: results repeat bit for bit. A sum over nothing is 0.
-
+/// @name Sums and means
+/// Floating-point tensors in any layout. f32 and 16-bit types accumulate in f32 or wider, in an
+/// order that depends on sizes only: results repeat bit for bit. A sum over nothing is 0.
+/// @code
+/// const Tensor x = Tensor::normal(context, {2, 3, 4});
+/// const double total = sum(x).value().item();
+/// const Var rows = sum(x, {0, -1});              // [3]
+/// const Var kept = sum(x, {1}, true);            // [2, 1, 4]
+/// const Var loss = mean_square_error(x, Tensor::zeros(context, {2, 3, 4}));
+/// const double average = mean(x).value().item();
+/// @endcode
+/// @{
 /// Sum of all elements: a scalar (rank 0).
 Var sum(const Var& x);
 /// Sum over some axes; `keep` keeps them with size 1.
@@ -18,6 +27,7 @@ Var sum(const Var& x, std::initializer_list<int> axes, bool keep = false);
 Var mean(const Var& x);
 /// mean((a - b)^2): a scalar. Same shapes; no broadcasting. The mean of nothing is NaN.
 Var mean_square_error(const Var& a, const Var& b);
+/// @}
 
 /// x summed over the axes that broadcasting `shape` to x's shape repeats; x itself if none.
 Tensor sum_to(const Tensor& x, const Shape& shape);

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include <zerone/core/error.h>
-#include <zerone/core/version.h>
 #include <zerone/ops/implementation.h>
 #include <zerone/ops/reduce.h>
+#include <zerone/version.h>
 #if ZERONE_CUDA
 #include <zerone/ops/vendor/handles.h>
 #endif

@@ -29,9 +29,14 @@ struct Explanation {
   std::vector<Candidate> candidates;  ///< in the order in which they were considered
 };
 
-std::string to_string(const Explanation&);
+std::string to_string(const Explanation&);  ///< a few lines, for people
 
 /// Runs `work` and tells, for each operation with a choice of implementations, what ran and why.
+/// @code
+/// const Tensor x = Tensor::normal(context, {2, 8, 6, 6}), w = Tensor::normal(context, {8, 8, 3,
+/// 3}); std::string text; for (const Explanation& e : explain(context, [&] { conv2d(x, w); })) text
+/// += to_string(e);
+/// @endcode
 std::vector<Explanation> explain(const Context&, const std::function<void()>& work);
 
 /// Runs `work`, timing every implementation that accepts each new problem (library plans

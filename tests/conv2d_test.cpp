@@ -419,6 +419,24 @@ TEST(Conv2d, NoInputChannels) {
   });
 }
 
+/// Sizes do not tell how one channel lies; strides do, so that a network can be NHWC from its
+/// start.
+TEST(Conv2d, OneChannelIsNhwcIfItsStrideSaysSo) {
+  test::on_every_device([](const Context& context) {
+    const Tensor x = Tensor::uniform(context, {2, 1, 5, 6}),
+                 w = Tensor::uniform(context, {4, 1, 3, 3});
+    const Tensor rows = conv2d(x, w).value();
+    EXPECT_TRUE(rows.is_contiguous());
+    for (const Tensor& y :
+         {conv2d(x.contiguous_nhwc(), w).value(), conv2d(x, w.contiguous_nhwc()).value()}) {
+      EXPECT_EQ(y.stride(1), 1);
+      const std::vector<float> actual = y.to_vector<float>(), expected = rows.to_vector<float>();
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        EXPECT_NEAR(actual[i], expected[i], 1e-5) << i;
+    }
+  });
+}
+
 /// Results do not depend on the number of threads.
 TEST(Conv2d, ThreadsDoNotChangeBits) {
   const Context one(Device::cpu(), {.threads = 1}), three(Device::cpu(), {.threads = 3});
@@ -555,6 +573,53 @@ TEST(Conv2d, GoldenResultsOnEveryRow) {
           EXPECT_TRUE(is_partial(row)) << row << " " << entry["name"] << ": " << error.what();
         }
       }
+    }
+  });
+}
+
+// --- the ReLU in front of a convolution ----------------------------------------------------------
+
+/// The row that writes dx zeroes it where x, a ReLU's result, is not positive. Against the same
+/// network with the ReLU apart from its convolution by an operation that stops this.
+TEST(Conv2d, GatesTheReluInFrontOnEveryRow) {
+  on_shared_devices([](const Context& context) {
+    Random random(5);
+    const auto integers = [&](const Shape& shape) {
+      return make_tensor(context, shape, random_values(random, shape.numel(), DType::f32, true),
+                         DType::f32);
+    };
+    const Tensor x = integers({2, 3, 7, 6}), w1 = integers({4, 3, 3, 3}),
+                 w2 = integers({5, 4, 3, 3}), seed = integers({2, 5, 7, 6});
+    const Conv2dParams fused{.padding = 1, .activation = Activation::relu, .math = Math::strict};
+    const Conv2dParams plain{.padding = 1, .math = Math::strict};
+    const auto gradients = [&](bool gate, bool shared) {
+      Tape tape;
+      const Var a = tape.leaf(x), b = tape.leaf(w1), c = tape.leaf(w2);
+      Var h = conv2d(a, b, {}, fused);
+      int hooked = 0;
+      if (!gate)
+        tape.hook(h, [&](const Tensor& gradient) {
+          for (const float value : gradient.to_vector<float>()) hooked += value != 0;
+          return Tensor();
+        });
+      Var y = conv2d(h, c, {}, plain);
+      if (shared) y = y + conv2d(h + h, c, {}, plain);  // whose gradient of h is not gated
+      tape.backward(y, {.seed = seed});
+      if (!gate) {
+        const std::vector<float> values = h.value().to_vector<float>();
+        EXPECT_GT(hooked,
+                  std::count_if(values.begin(), values.end(), [](float v) { return v > 0; }))
+            << "a hook sees the gradient of the ReLU's result, not gated";
+      }
+      std::vector<std::vector<float>> all;
+      for (const Var& leaf : {a, b, c}) all.push_back(tape.grad(leaf).to_vector<float>());
+      return all;
+    };
+    for (const std::string& row : row_names(conv2d_backward_data_list(), context)) {
+      if (row.ends_with(".constant")) continue;
+      const ScopedForce force(context, data_op, row);
+      for (const bool shared : {false, true})
+        EXPECT_EQ(gradients(true, shared), gradients(false, shared)) << row << " " << shared;
     }
   });
 }

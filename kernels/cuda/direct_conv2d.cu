@@ -100,6 +100,7 @@ struct Params {
   const float* in;
   const float* w;
   const float* bias;
+  const float* gate;
   float* out;
   std::int64_t in_strides[4], w_strides[4], out_strides[4];
   FastDivisor channel_blocks, tiles_w, tiles_h, in_columns, taps, kw;
@@ -363,8 +364,10 @@ __global__ void __launch_bounds__(32 * max_warps, 1)
     for (int i = 1; i < warps; ++i) sum += part[i * p.warp_floats];
     if (p.bias != nullptr) sum += p.bias[channel];
     if (p.relu && sum < 0.0f) sum = 0.0f;  // NaN stays
-    p.out[image * p.out_strides[0] + channel * p.out_strides[1] + row * p.out_strides[2] +
-          column * p.out_strides[3]] = sum;
+    const std::int64_t at = image * p.out_strides[0] + channel * p.out_strides[1] +
+                            row * p.out_strides[2] + column * p.out_strides[3];
+    if (p.gate != nullptr && p.gate[at] <= 0.0f) sum = 0.0f;
+    p.out[at] = sum;
   }
 }
 
@@ -658,12 +661,13 @@ cudaError_t direct_conv2d_plan(const Conv2dShape& shape, DirectPass pass,
 namespace {
 
 cudaError_t launch(const DirectConv2d& plan, const void* in, const void* w, const void* bias,
-                   void* out, bool relu, cudaStream_t stream) {
+                   const void* gate, void* out, bool relu, cudaStream_t stream) {
   if (!plan.kernel) return cudaSuccess;
   Params params = plan.params;
   params.in = static_cast<const float*>(in);
   params.w = static_cast<const float*>(w) + plan.first_tap;
   params.bias = static_cast<const float*>(bias);
+  params.gate = static_cast<const float*>(gate);
   params.out = static_cast<float*>(out);
   params.relu = relu;
   plan.kernel<<<plan.ctas, plan.threads, plan.shared_bytes, stream>>>(params);
@@ -675,8 +679,8 @@ cudaError_t launch(const DirectConv2d& plan, const void* in, const void* w, cons
 cudaError_t direct_conv2d_forward(const DirectConv2d& plan, const Conv2dForward& args,
                                   cudaStream_t stream) {
   if (plan.pass != DirectPass::forward || args.dtype != DType::f32) return cudaErrorInvalidValue;
-  return launch(plan, args.x, args.w, args.bias, args.y, args.activation == Activation::relu,
-                stream);
+  return launch(plan, args.x, args.w, args.bias, nullptr, args.y,
+                args.activation == Activation::relu, stream);
 }
 
 cudaError_t direct_conv2d_backward_data(const DirectConv2d& plan, const Conv2dBackwardData& args,
@@ -684,7 +688,7 @@ cudaError_t direct_conv2d_backward_data(const DirectConv2d& plan, const Conv2dBa
   if (plan.pass != DirectPass::backward_data || args.dtype != DType::f32) {
     return cudaErrorInvalidValue;
   }
-  return launch(plan, args.dy, args.w, nullptr, args.dx, false, stream);
+  return launch(plan, args.dy, args.w, nullptr, args.gate, args.dx, false, stream);
 }
 
 }  // namespace zerone::kernels::cuda

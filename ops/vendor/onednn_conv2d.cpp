@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <unordered_map>
 
+#include <zerone/kernels/cpu/threads.h>
+
 namespace zerone::vendor {
 namespace {
 
@@ -14,17 +16,24 @@ using dnnl::memory;
 using kernels::Conv2dShape;
 using Dims = memory::dims;
 
-/// Sets the caller's number of OpenMP threads for a scope.
+/// Sets the caller's number of OpenMP threads for a scope and puts them on the context's CPUs,
+/// which threads that oneDNN's own regions start meanwhile inherit.
 class ThreadScope {
  public:
   explicit ThreadScope(int threads) : before_(omp_get_max_threads()) {
     omp_set_num_threads(threads);
+    if (!cpus_.active()) return;
+#pragma omp parallel num_threads(threads)
+    cpus_.pin();
   }
-  ~ThreadScope() { omp_set_num_threads(before_); }
+  ~ThreadScope() {
+    omp_set_num_threads(before_);
+  }
   ThreadScope(const ThreadScope&) = delete;
   ThreadScope& operator=(const ThreadScope&) = delete;
 
  private:
+  kernels::cpu::TeamCpus cpus_;
   int before_;
 };
 
