@@ -25,7 +25,7 @@ namespace {
 constexpr std::int64_t channels = 128;
 constexpr int mlp_layers = 3;
 
-struct Options : options::Common {
+struct Options : options::Timed {
   std::string preset = "default";
   int batch = 0;  // 0: by the preset
   int size = 64;
@@ -161,6 +161,7 @@ struct Row {
   std::function<void()> work;
   std::vector<double> samples_ms;  // one a round
   Timing timing;
+  report::Cost cost;  // without the layout's copy
   std::size_t relaid_bytes = 0;
   Agreement agreement;
   std::vector<report::Ran> ran;
@@ -405,11 +406,31 @@ class Experiment {
     return n;
   }
 
+  /// `sweeps` passes through a layer, forward or one of its two gradients.
+  report::Cost layer_cost(int sweeps) const {
+    const auto values = static_cast<double>(data_.nchw.numel());
+    report::Cost cost;
+    for (int i = 0; i < sweeps; ++i)
+      cost += report::contraction_cost(values, channels * (channels + 1), values, values * channels,
+                                       dtype_);
+    return cost;
+  }
+
+  /// Three layers forward, their weights' gradients and two data gradients; the loss reads results
+  /// and targets and writes a gradient; the optimizer reads parameters and gradients and writes.
+  report::Cost training_step_cost() const {
+    report::Cost cost = layer_cost(3 * mlp_layers - 1);
+    cost.bytes += 3 * static_cast<double>(size_of(dtype_)) *
+                  static_cast<double>(data_.nchw.numel() + mlp_layers * channels * (channels + 1));
+    return cost;
+  }
+
   void add_layer_rows(std::size_t i, const std::string& math) {
     const SpellingText& text = text_of(stacks_[i].spelling());
     const auto add = [&](const char* pass, std::function<void()> work) {
+      const report::Cost cost = layer_cost(std::string_view(pass) == "forward" ? 1 : 3);
       rows_.push_back(
-          {text.key, text.label, pass, "layer", math, std::move(work), {}, {}, 0, {}, {}});
+          {text.key, text.label, pass, "layer", math, std::move(work), {}, {}, cost, 0, {}, {}});
     };
     // Recorded on a tape, as training records it.
     add("forward", [this, i] {
@@ -431,8 +452,10 @@ class Experiment {
   void add_mlp_rows(std::size_t i, const std::string& math) {
     const SpellingText& text = text_of(mlps_[i].spelling());
     const auto add = [&](const char* pass, std::function<void()> work) {
+      const report::Cost cost =
+          std::string_view(pass) == "forward" ? layer_cost(mlp_layers) : training_step_cost();
       rows_.push_back(
-          {text.key, text.label, pass, "mlp", math, std::move(work), {}, {}, 0, {}, {}});
+          {text.key, text.label, pass, "mlp", math, std::move(work), {}, {}, cost, 0, {}, {}});
     };
     add("forward", [this, i] {
       Tape tape;
@@ -674,6 +697,8 @@ nlohmann::json rows_to_json(Experiment& e, const std::string& storage) {
     json["storage"] = storage;
     json["math"] = row.math;
     json["shape"] = e.shape_text();
+    json["bytes"] = row.cost.bytes;
+    json["flops"] = row.cost.flops;
     json["copied_bytes"] = row.relaid_bytes;
     json["max_error"] = row.agreement.error();
     json["tolerance"] = row.agreement.tolerance;
@@ -749,6 +774,8 @@ void run(const Options& o) {
       experiment.profile();
       continue;
     }
+    header["ceilings"][to_string(device)] =
+        report::ceilings(device, o.threads, options::parse_dtype(o.dtype), maths);
     experiment.measure();
     for (const std::string& math : maths)
       for (const char* model : {"layer", "mlp"}) print_group(experiment, o.dtype, math, model);
@@ -767,7 +794,17 @@ void run(const Options& o) {
         "ran in tf32. Compare rows of one math mode: the copy is the cost, not the spelling.");
   }
   header["complete"] = !report::interrupted();
-  json_file.write({{"header", header}, {"rows", rows}});
+  const nlohmann::json published = {
+      {"source", "PyTorch; linear in fp32 and with its copy, conv in tf32 on recent GPUs"},
+      {"device", "gpu"},
+      {"shape", "[500, 128, 64, 64]"},
+      {"rows",
+       {{{"path", "conv1x1_nchw"}, {"pass", "forward"}, {"ms", 8.6}},
+        {{"path", "linear_relaid"},
+         {"pass", "forward"},
+         {"ms", 17.9},
+         {"percent_of_conv1x1", {{"min", 191.91}, {"max", 288.15}, {"mean", 197.67}}}}}}};
+  json_file.write({{"header", header}, {"rows", rows}, {"published", published}});
   if (!o.json.empty()) fmt::print("\nResults: {}\n", o.json);
 }
 
@@ -782,7 +819,7 @@ int main(int argc, char** argv) {
       "Runs 128 -> 128 with bias on images in each spelling and memory layout, with the layout's\n"
       "copy counted and not counted, forward and backward, then a three-layer MLP; checks all of\n"
       "them against a reference in double precision, and prints times and ratios.\n"};
-  options::add_common(app, o);
+  options::add_timed(app, o);
   auto* const preset =
       app.add_option("--preset", o.preset,
                      "published: [500, 128, 64, 64]; default: that on a GPU whose memory allows it "

@@ -11,20 +11,8 @@ namespace options {
 using zerone::Device;
 
 void add_common(CLI::App& app, Common& common) {
-  app.add_option("--device", common.device,
-                 "Where to run: auto takes the CPU and the first GPU, if there is one")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda", "both"}))
-      ->capture_default_str();
   app.add_option("--threads", common.threads, "CPU threads; 0 takes all that the process may use")
       ->check(CLI::Range(0, 4096))
-      ->capture_default_str();
-  app.add_option("--trials", common.trials, "Most timed passes a row")
-      ->check(CLI::Range(1, 10'000'000))
-      ->capture_default_str();
-  app.add_option(
-         "--time-budget", common.time_budget,
-         "Seconds of timing a device, shared by its rows; fewer trials are taken if need be")
-      ->check(CLI::Range(0.01, 1e6))
       ->capture_default_str();
   app.add_option("--dtype", common.dtype, "Storage type; 16-bit types run on the GPU only")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}))
@@ -33,8 +21,6 @@ void add_common(CLI::App& app, Common& common) {
       ->type_name("UINT")
       ->capture_default_str();
   app.add_option("--json", common.json, "Write the results to this file")->type_name("FILE");
-  app.add_option("--input", common.input, "Take the input from this file instead of random numbers")
-      ->type_name("FILE.npy");
   app.add_flag("--profile", common.profile,
                "Run a few steps inside a profiler window, with NVTX ranges, and take no times");
   app.add_flag_callback(
@@ -43,6 +29,24 @@ void add_common(CLI::App& app, Common& common) {
   app.add_flag_callback(
       "--no-tune", [&common] { common.tune = false; },
       "Choose implementations by rules (default on the CPU)");
+}
+
+void add_timed(CLI::App& app, Timed& timed) {
+  app.add_option("--device", timed.device,
+                 "Where to run: auto takes the CPU and the first GPU, if there is one")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda", "both"}))
+      ->capture_default_str();
+  add_common(app, timed);
+  app.add_option("--trials", timed.trials, "Most timed passes a row")
+      ->check(CLI::Range(1, 10'000'000))
+      ->capture_default_str();
+  app.add_option(
+         "--time-budget", timed.time_budget,
+         "Seconds of timing a device, shared by its rows; fewer trials are taken if need be")
+      ->check(CLI::Range(0.01, 1e6))
+      ->capture_default_str();
+  app.add_option("--input", timed.input, "Take the input from this file instead of random numbers")
+      ->type_name("FILE.npy");
 }
 
 zerone::DType parse_dtype(const std::string& name) {

@@ -1,4 +1,4 @@
-// Command lines of the experiment programs: options that both share, devices, errors.
+// Command lines of the programs: options that they share, devices, errors.
 #pragma once
 
 #include <cstdint>
@@ -26,20 +26,28 @@ class Disagreement : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// What all programs take.
 struct Common {
   std::string device = "auto";
   int threads = 0;
-  int trials = 0;
-  double time_budget = 0;
   std::string dtype = "f32";
   std::uint64_t seed = 1;
-  std::string json, input;
+  std::string json;
   bool profile = false;
   std::optional<bool> tune;  // unset: on the GPU only
 };
 
-/// Adds the shared options; `common` gives the defaults.
+/// What those that time passes take beside it.
+struct Timed : Common {
+  int trials = 0;
+  double time_budget = 0;
+  std::string input;
+};
+
+/// Adds the shared options, except --device; `common` gives the defaults.
 void add_common(CLI::App& app, Common& common);
+/// Adds all of these.
+void add_timed(CLI::App& app, Timed& timed);
 
 zerone::DType parse_dtype(const std::string& name);
 /// "native", the label of 16-bit storage, is the default mode: f32 alone is governed by it.

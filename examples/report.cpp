@@ -12,6 +12,9 @@
 #include <numeric>
 #include <string_view>
 
+#include "commit.h"
+#include "options.h"
+
 namespace report {
 namespace {
 
@@ -147,8 +150,11 @@ Progress::Progress(int total) : visible_(isatty(STDERR_FILENO) == 1), total_(tot
 
 void Progress::step(const std::string& what) {
   ++done_;
+  show(fmt::format("[{}/{}] {}", std::min(done_, total_), total_, what));
+}
+
+void Progress::show(const std::string& line) {
   if (!visible_) return;
-  const std::string line = fmt::format("[{}/{}] {}", std::min(done_, total_), total_, what);
   fmt::print(stderr, "\r\x1b[K{}", line.substr(0, page_width - 1));
   std::fflush(stderr);
 }
@@ -195,11 +201,30 @@ std::string utc_now() {
   return text;
 }
 
+namespace {
+
+/// The command line of this process; the program without its folder.
+std::string command_line() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::string argument, text;
+  while (std::getline(file, argument, '\0'))
+    text += text.empty() ? std::filesystem::path(argument).filename().string() : " " + argument;
+  return text;
+}
+
+#if defined(__clang__)
+constexpr const char* compiler = __VERSION__;
+#else
+constexpr const char* compiler = "g++ " __VERSION__;
+#endif
+
+}  // namespace
+
 nlohmann::json machine(const std::vector<zerone::Device>& devices, int threads) {
-  nlohmann::json result = {{"zerone", zerone::version()},
-                           {"date", utc_now()},
-                           {"threads", threads},
-                           {"devices", nlohmann::json::array()}};
+  nlohmann::json result = {
+      {"zerone", zerone::version()},       {"commit", commit},  {"compiler", compiler},
+      {"command", command_line()},         {"date", utc_now()}, {"threads", threads},
+      {"devices", nlohmann::json::array()}};
   result["cpu"] = zerone::Context(zerone::Device::cpu()).device_name();
   for (const zerone::Device device : devices)
     result["devices"].push_back({{"device", to_string(device)},
@@ -221,6 +246,54 @@ void print_machine(const nlohmann::json& machine) {
          (cpu ? "" : device.at("name").get<std::string>() + "; ") +
              device.at("libraries").get<std::string>());
   }
+}
+
+Cost& Cost::operator+=(const Cost& other) {
+  bytes += other.bytes;
+  flops += other.flops;
+  return *this;
+}
+
+Cost contraction_cost(double x, double w, double y, double macs, zerone::DType dtype) {
+  return {(x + w + y) * static_cast<double>(size_of(dtype)), 2 * macs};
+}
+
+nlohmann::json ceilings(zerone::Device device, int threads, zerone::DType dtype,
+                        const std::vector<std::string>& maths) {
+  using zerone::Tensor;
+  const bool gpu = device.is_cuda();
+  zerone::Context context(device, {.threads = threads, .stream = nullptr});
+  const auto best_seconds = [&](const std::function<void()>& work) {
+    return 1e-3 * time_work(context, work, {.warmup = 2, .samples = 10}).min_ms;
+  };
+  nlohmann::json result;
+
+  // Far larger than any cache; smaller where the memory does not hold two of them.
+  for (std::int64_t bytes = std::int64_t{1} << (gpu ? 32 : 28); !result.contains("copy");
+       bytes /= 2) {
+    try {
+      const Tensor from = Tensor::uniform(context, {bytes / 4});
+      Tensor to = Tensor::empty_like(from);
+      const double moved = 2 * static_cast<double>(bytes);
+      result["copy"] = {{"bytes", moved},
+                        {"bytes_per_second", moved / best_seconds([&] { to.copy_(from); })}};
+    } catch (const zerone::OutOfMemoryError&) {
+      if (bytes < (1 << 20)) throw;
+    }
+    context.empty_cache();
+  }
+
+  const std::int64_t side = gpu ? 8192 : 1024;
+  const double flops = 2 * std::pow(static_cast<double>(side), 3);
+  const Tensor x = Tensor::normal(context, {side, side}, 0, 1, dtype);
+  const Tensor w = Tensor::normal(context, {side, side}, 0, 1, dtype);
+  for (const std::string& math : maths) {
+    const zerone::LinearParams params{.math = options::parse_math(math)};
+    const auto product = [&] { (void)linear(x, w, {}, params).value(); };
+    if (gpu) tune(context, product);
+    result["matrix"][math] = {{"side", side}, {"flops_per_second", flops / best_seconds(product)}};
+  }
+  return result;
 }
 
 nlohmann::json to_json(const zerone::Timing& timing) {

@@ -57,7 +57,9 @@ class Progress {
   ~Progress() { clear(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
+  bool visible() const { return visible_; }
   void step(const std::string& what);
+  void show(const std::string& line);
   void clear();
 
  private:
@@ -84,9 +86,24 @@ class JsonFile {
 /// "2026-12-01T14:20:05Z"
 std::string utc_now();
 
-/// Who measured: zerone, date, and for each device its model, threads and library versions.
+/// Who measured: zerone with its commit and compiler, date, command, and for each device its model,
+/// threads and library versions.
 nlohmann::json machine(const std::vector<zerone::Device>& devices, int threads);
 void print_machine(const nlohmann::json& machine);
+
+/// What a pass has to do at least, if nothing is skipped: each operand read once, each result
+/// written once; two FLOPs a multiply-add.
+struct Cost {
+  double bytes = 0, flops = 0;
+  Cost& operator+=(const Cost& other);
+};
+/// A contraction, or one of its two gradients: x, w and y values, `macs` multiply-adds.
+Cost contraction_cost(double x, double w, double y, double macs, zerone::DType dtype);
+
+/// The machine's own limits, measured now, the best of several samples: bytes a second of a large
+/// copy (read and written), and FLOPs a second of a large matrix product in each math mode.
+nlohmann::json ceilings(zerone::Device device, int threads, zerone::DType dtype,
+                        const std::vector<std::string>& maths);
 
 /// Median, least, mean and number of the samples, all in milliseconds.
 nlohmann::json to_json(const zerone::Timing& timing);

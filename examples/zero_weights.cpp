@@ -22,7 +22,7 @@ namespace {
 constexpr int conv_count = 11;
 constexpr std::int64_t width = 64;
 
-struct Options : options::Common {
+struct Options : options::Timed {
   int batch = 1;
   std::string math = "fp32";
   std::vector<std::string> weights{"uniform", "kaiming", "zeros50", "zeros90", "zeros99", "zero"};
@@ -99,19 +99,20 @@ class Network {
 
   const Context& context() const { return context_; }
   const Weights& weights() const { return weights_; }
+  const Tensor& x() const { return x_; }
 
   /// One pass. What it computes is in memory when the device is done with it: a result that is
   /// known to be zero is written too.
   void pass(bool backward) {
     result_ = Tensor();
     if (!backward) {
-      result_ = net_.forward(x_).value();
+      result_ = net_(x_).value();
       (void)result_.data();
       return;
     }
     net_.zero_grad();
     Tape tape;
-    const Var y = net_.forward(tape.constant(x_));
+    const Var y = net_(tape.constant(x_));
     tape.backward(y, {.seed = seed_});
     result_ = y.value();
     (void)result_.data();
@@ -125,7 +126,7 @@ class Network {
     Tested tested{first_and_last(x_), {}, {}, {}};
     Var h = tape.constant(x_);
     for (const auto& module : net_.modules()) {
-      h = module->forward(h);
+      h = (*module)(h);
       tested.activations.push_back(first_and_last(h.value()));
     }
     Tensor seed = Tensor::empty_like(h.value());
@@ -189,6 +190,19 @@ double skipped_share(const std::vector<Explanation>& ran, const std::vector<doub
     if (e.chosen.ends_with(".zero_skip")) skipped += multiplies * zero_share[layer];
   }
   return all > 0 ? skipped / all : 0;
+}
+
+/// Bytes and FLOPs of all layers, with nothing skipped. The image wants no gradient.
+report::Cost network_cost(const Tensor& x, bool backward) {
+  const auto pixels = static_cast<double>(x.size(0) * x.size(2) * x.size(3));
+  report::Cost cost;
+  for (int i = 0; i < conv_count; ++i) {
+    const double c_in = i == 0 ? 3 : width, w = 9 * c_in * width;
+    const int sweeps = !backward ? 1 : i == 0 ? 2 : 3;
+    for (int sweep = 0; sweep < sweeps; ++sweep)
+      cost += report::contraction_cost(pixels * c_in, w, pixels * width, pixels * w, x.dtype());
+  }
+  return cost;
 }
 
 // --- measurement --------------------------------------------------------------------------------
@@ -308,6 +322,21 @@ void print_times(const DeviceResults& results, const std::vector<Weights>& weigh
   report::note_noise(timings);
 }
 
+/// Published seconds a pass: {CPU, GPU} x {forward, "forward + backward"} x {uniform, zero}.
+constexpr double published_seconds[2][2][2] = {{{0.0452, 0.0416}, {0.0429, 0.0424}},
+                                               {{0.0045, 0.0034}, {0.0036, 0.0034}}};
+
+nlohmann::json published_json() {
+  nlohmann::json rows;
+  for (const bool gpu : {false, true})
+    for (const bool backward : {false, true})
+      rows.push_back({{"device", gpu ? "gpu" : "cpu"},
+                      {"pass", backward ? "forward+backward" : "forward"},
+                      {"random_ms", 1e3 * published_seconds[gpu][backward][0]},
+                      {"zero_ms", 1e3 * published_seconds[gpu][backward][1]}});
+  return {{"source", "PyTorch, on a laptop GPU and its CPU"}, {"rows", rows}};
+}
+
 /// The claim under test, on the published figures, on the vendor's library and on zerone.
 void print_claim(const std::vector<DeviceResults>& all, const std::vector<Weights>& weights) {
   const auto index = [&](const char* key) {
@@ -319,9 +348,6 @@ void print_claim(const std::vector<DeviceResults>& all, const std::vector<Weight
   const int zero = index("zero");
   if (random < 0 || zero < 0) return;
 
-  // Published seconds a pass: {CPU, GPU} x {forward, "forward + backward"} x {uniform, zero}.
-  constexpr double published[2][2][2] = {{{0.0452, 0.0416}, {0.0429, 0.0424}},
-                                         {{0.0045, 0.0034}, {0.0036, 0.0034}}};
   report::heading("The claim: are zero weights faster than random ones?  (milliseconds)");
   report::Table table(
       {"", "random", "zero", "ratio", "random", "zero", "ratio", "random", "zero", "ratio"});
@@ -334,7 +360,7 @@ void print_claim(const std::vector<DeviceResults>& all, const std::vector<Weight
         std::vector<std::string> cells{fmt::format("{}{}{}", gpu ? "GPU" : "CPU",
                                                    gpu ? (graph ? " graph" : " eager") : "",
                                                    backward ? ", fwd + bwd" : ", forward")};
-        const double* const then = published[gpu][backward];
+        const double* const then = published_seconds[gpu][backward];
         cells.push_back(report::number(1e3 * then[0]));
         cells.push_back(report::number(1e3 * then[1]));
         cells.push_back(report::ratio(then[0], then[1]));
@@ -510,6 +536,7 @@ class Experiment {
   }
 
   const DeviceResults& results() const { return results_; }
+  report::Cost cost(bool backward) const { return network_cost(networks_.front().x(), backward); }
 
  private:
   const Options& o_;
@@ -518,7 +545,19 @@ class Experiment {
   DeviceResults results_;
 };
 
-nlohmann::json rows_to_json(const DeviceResults& results, const std::vector<Weights>& weights) {
+/// Share of zeros among all weights of the network.
+double zero_share(const Weights& weights) {
+  double zeros = 0, all = 0;
+  for (std::size_t i = 0; i < weights.layers.size(); ++i) {
+    const auto count = static_cast<double>(weights.layers[i].size());
+    zeros += weights.zero_share[i] * count;
+    all += count;
+  }
+  return zeros / all;
+}
+
+nlohmann::json rows_to_json(const Experiment& experiment, const std::vector<Weights>& weights) {
+  const DeviceResults& results = experiment.results();
   nlohmann::json rows = nlohmann::json::array();
   const auto index_of = [&](const char* key) {
     for (std::size_t w = 0; w < weights.size(); ++w)
@@ -537,6 +576,9 @@ nlohmann::json rows_to_json(const DeviceResults& results, const std::vector<Weig
     json["path"] = path_names[static_cast<std::size_t>(row.path)];
     json["pass"] = row.backward ? "forward+backward" : "forward";
     json["mode"] = row.graph ? "graph" : "eager";
+    json["zero_share"] = zero_share(weights[row.weights]);
+    json["bytes"] = experiment.cost(row.backward).bytes;
+    json["flops"] = experiment.cost(row.backward).flops;
     json["speedup_over_dense"] =
         over(find(results.rows, row.weights, dense, row.backward, row.graph), row);
     json["speedup_over_uniform"] =
@@ -618,17 +660,19 @@ void run(Options o) {
       experiment.profile();
       continue;
     }
+    header["ceilings"][to_string(device)] =
+        report::ceilings(device, o.threads, options::parse_dtype(o.dtype), {math});
     experiment.measure();
     all.push_back(experiment.results());
     if (device.is_cuda()) print_times(all.back(), weights, true);
     print_times(all.back(), weights, false);
     print_choices(all.back(), weights);
     std::fflush(stdout);
-    for (auto& row : rows_to_json(all.back(), weights)) rows.push_back(row);
+    for (auto& row : rows_to_json(experiment, weights)) rows.push_back(row);
   }
   if (!all.empty()) print_claim(all, weights);
   header["complete"] = !report::interrupted();
-  json_file.write({{"header", header}, {"rows", rows}});
+  json_file.write({{"header", header}, {"rows", rows}, {"published", published_json()}});
   if (!o.json.empty()) fmt::print("\nResults: {}\n", o.json);
 }
 
@@ -643,7 +687,7 @@ int main(int argc, char** argv) {
       "Runs conv 3->64 and ten times (conv 64->64, ReLU) with random, pruned and zero weights, on\n"
       "the vendor's dense library and on zerone, checks both against a reference in double\n"
       "precision, and prints what a forward and a real backward pass take.\n"};
-  options::add_common(app, o);
+  options::add_timed(app, o);
   auto* const batch = app.add_option("--batch", o.batch, "Images of [3, 32, 32]")
                           ->check(CLI::Range(1, 1'000'000))
                           ->capture_default_str();
