@@ -24,16 +24,20 @@ endif
 install = $(if $(filter 0,$(INSTALL)),:,scripts/install_dependencies.sh $(1))
 for_preset = $(if $(filter cuda,$(PRESET)),--cuda)
 configure = cmake --preset $(PRESET) $(1) >$(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
+# The Python that has the report's packages; the distribution's, where another one comes first.
+report_python = $(firstword $(foreach python,python3 /usr/bin/python3,$(shell \
+  $(python) -c 'import matplotlib, jinja2' 2>/dev/null && echo $(python))) python3)
+results = $(wildcard out/zero_weights.json out/conv1x1_vs_linear.json out/fashion_mnist.json)
 build = cmake --build --preset $(PRESET) -j $(JOBS)
 
-.PHONY: help experiments test cuda bench gate format check consumers install clean
+.PHONY: help experiments report test cuda bench gate format check consumers packages docs install clean
 .DEFAULT_GOAL := help
 
 help:  ## lists the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 14
 	echo "preset here: $(PRESET)"
 
-experiments:  ## installs what is missing, builds, runs both experiments; JSON in out/
+experiments:  ## installs what is missing, builds, runs both experiments; JSON and report in out/
 	@$(call install,$(for_preset))
 	mkdir -p $(BUILD) out
 	$(call configure,-DZERONE_EXAMPLES=ON)
@@ -41,6 +45,12 @@ experiments:  ## installs what is missing, builds, runs both experiments; JSON i
 	$(BUILD)/examples/zero_weights --json out/zero_weights.json
 	$(BUILD)/examples/conv1x1_vs_linear --json out/conv1x1_vs_linear.json
 	echo "written: out/zero_weights.json out/conv1x1_vs_linear.json"
+	$(MAKE) report
+
+report:  ## makes out/report/index.html of the experiments' JSON files in out/
+	@$(call install,--report) || echo "report: its packages could not be installed"
+	[[ -n "$(results)" ]] || { echo "report: no results in out/; make experiments first" >&2; exit 1; }
+	$(report_python) examples/report/report.py $(results) --out out/report || (($$? == 3))
 
 test:  ## installs what is missing, builds and runs every test that this machine can run
 	@$(call install,$(for_preset))
@@ -69,8 +79,16 @@ bench:  ## builds and runs the benchmarks (and PyTorch's, where it is installed)
 gate:  ## everything for one CUDA host, in under 12 minutes; out/gate
 	@scripts/gpu_gate.sh out/gate
 
-consumers:  ## installs the build elsewhere and uses it from three separate projects
+consumers:  ## installs the build elsewhere and uses it from four separate projects
 	@scripts/test_consumers.sh $(BUILD)
+
+packages:  ## makes the Debian packages and tries them in a fresh root; as root; build/packages
+	@$(call install,--dev)
+	scripts/test_packages.sh
+
+docs:  ## makes the reference of the public headers; build/docs/html
+	@$(call install,--dev)
+	scripts/make_docs.sh
 
 format:  ## formats all own sources in place
 	@$(call install,--dev)

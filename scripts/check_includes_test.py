@@ -98,11 +98,7 @@ class Rules(unittest.TestCase):
 
     def test_versions(self) -> None:
         self.expect({"CMakeLists.txt": "project(zerone VERSION 1.2.3)\n",
-                     "CHANGELOG.md": "## 1.2.3\n",
-                     "core/version.h": "#pragma once\n#define ZERONE_VERSION_MAJOR 1\n"
-                                       "#define ZERONE_VERSION_MINOR 2\n"
-                                       "#define ZERONE_VERSION_PATCH 4\n"
-                                       'inline const char* v() { return "1.2.3"; }\n'}, "macros")
+                     "CHANGELOG.md": "## 1.2.2\n"}, "no heading for 1.2.3")
 
 
 if __name__ == "__main__":

@@ -177,7 +177,7 @@ fi
 
 # --- kernels --------------------------------------------------------------------------------------
 if wants sass; then
-  resources() { scripts/kernel_resources.sh "$build/libzerone_kernels.a" >"$out/kernels.txt"; }
+  resources() { scripts/kernel_resources.sh "$build/libzerone.a" >"$out/kernels.txt"; }
   step kernels resources
   tail -n 1 "$out/kernels.txt"
 fi

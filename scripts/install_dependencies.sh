@@ -2,14 +2,18 @@
 # Installs what zerone is built from, on Debian 12 or Ubuntu 24.04: only what is missing, and
 # nothing at all (no network, no root) where all is there.
 #
-#   scripts/install_dependencies.sh [--cuda] [--dev] [--list]
+#   scripts/install_dependencies.sh [--cuda] [--data] [--report] [--dev] [--list]
 #     --cuda   also cudnn-frontend's headers, from PyPI, into .deps/cudnn-frontend
-#     --dev    also the tools of `make check`
+#     --data   also the images that fashion_mnist is trained on
+#     --report also what draws the report of the experiments
+#     --dev    also that, the tools of `make check`, and safetensors and numpy from PyPI, into
+#              .deps/python, for the test that exchanges files with Python
 #     --list   prints the list and stops
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly cudnn_frontend=1.32.0  # the graph API changes between minor versions
+readonly safetensors=0.8.0      # whose bytes ours must equal
 
 # group, package, the command that makes it unnecessary (or -), reason. Versions are those of the
 # distribution, except where the name pins one.
@@ -24,21 +28,36 @@ build  libfmt-dev          -                texts of errors and of explain
 build  nlohmann-json3-dev  -                saved plans, JSON of the experiments; build time only
 build  libdnnl-dev         -                oneDNN rows: the fastest dense CPU rows and the peer
 build  libcli11-dev        -                command lines of the experiments
+build  zlib1g-dev          -                images of fashion_mnist, which are gzip files
 build  libgtest-dev        -                tests
 build  libbenchmark-dev    -                benchmarks
+data   dataset-fashion-mnist -              images to train fashion_mnist on, 30 MB
+report python3-matplotlib  -                plots of the report of the experiments
+report python3-jinja2      -                its page
 dev    clang-format-14     clang-format-14  the version that the format check is pinned to
 dev    shellcheck          shellcheck       checks of the scripts
-cuda   python3-pip         pip              fetches the wheel of cudnn-frontend
+dev    doxygen             doxygen          reference of the public headers
+dev    pkg-config          pkg-config       the consumer without CMake
+dev    dpkg-dev            dpkg-shlibdeps   Debian packages: what the library needs
+dev    file                file             Debian packages: the same, for cpack
+dev    debootstrap         debootstrap      a fresh root, to try the packages in
+pypi   python3-pip         pip              fetches wheels: cudnn-frontend, safetensors, numpy
 '
 
 want=(build)
 for argument in "$@"; do
   case $argument in
     --cuda) want+=(cuda) ;;
-    --dev) want+=(dev) ;;
-    --list) printf '%s' "${packages#$'\n'}"; printf 'cuda   cudnn-frontend %s (PyPI)\n' "$cudnn_frontend"; exit ;;
+    --data) want+=(data) ;;
+    --report) want+=(report) ;;
+    --dev) want+=(dev report) ;;
+    --list)
+      printf '%s' "${packages#$'\n'}"
+      printf 'cuda   cudnn-frontend %s (PyPI)\n' "$cudnn_frontend"
+      printf 'dev    safetensors %s, numpy (PyPI)\n' "$safetensors"
+      exit ;;
     *)
-      sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+      sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
       printf 'install_dependencies: unknown option %s\n' "$argument" >&2
       exit 2 ;;
   esac
@@ -76,8 +95,19 @@ have_cudnn_frontend() {
   [[ $version == "$cudnn_frontend" ]]
 }
 
-if wanted cuda && have_cudnn_frontend; then  # then pip is not needed either
-  want=("${want[@]/cuda/}")
+have_safetensors() {
+  python3 tests/python/safetensors_roundtrip.py --available 2>/dev/null
+}
+
+wheels=()
+if wanted cuda && ! have_cudnn_frontend; then
+  wheels+=(cudnn-frontend)
+fi
+if wanted dev && ! have_safetensors; then
+  wheels+=(safetensors)
+fi
+if ((${#wheels[@]} > 0)); then
+  want+=(pypi)
 fi
 
 missing=()
@@ -108,7 +138,7 @@ if ((${#missing[@]} > 0)); then
     { tail -n 20 "$log" >&2; fail "apt-get install failed"; }
 fi
 
-if wanted cuda; then
+if [[ " ${wheels[*]} " == *" cudnn-frontend "* ]]; then
   echo "cudnn-frontend $cudnn_frontend from PyPI"
   folder=$(mktemp -d)
   trap 'rm -rf "$folder" ${log:+"$log"}' EXIT
@@ -120,5 +150,12 @@ if wanted cuda; then
   rm -rf "$headers"
   mv "$folder/wheel/include" "$headers"
   have_cudnn_frontend || fail "the wheel holds another version than its name says"
+fi
+if [[ " ${wheels[*]} " == *" safetensors "* ]]; then
+  echo "safetensors $safetensors and numpy from PyPI"
+  python3 -m pip --quiet --disable-pip-version-check install --root-user-action=ignore \
+    --no-deps --only-binary :all: --upgrade --target .deps/python \
+    "safetensors==$safetensors" numpy || fail "safetensors and numpy could not be fetched"
+  have_safetensors || fail "safetensors and numpy were installed, but Python cannot import them"
 fi
 echo "dependencies: all there"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs a build and uses it as three separate projects would: find_package, add_subdirectory,
-# and find_package without a CUDA toolkit. Each trains two steps.
+# Installs a build and uses it as four separate projects would: find_package, pkg-config,
+# add_subdirectory, and find_package without a CUDA toolkit.
 #
 #   scripts/test_consumers.sh [BUILD_DIR] [NAME...]
 #     BUILD_DIR   a finished build (default build/cpu)
-#     NAME        installed, cpu_only, subdirectory (default: all)
+#     NAME        installed, pkg_config, cpu_only, subdirectory (default: all)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
@@ -35,12 +35,25 @@ consume() {  # NAME CONFIGURE_ARGUMENT...
 # Installed somewhere else than where it is used from: the package has to be relocatable.
 quietly cmake --install "$build" --prefix "$work/first"
 mv "$work/first" "$work/prefix"
-if grep -rlF -e "$root" -e "$work/first" "$work/prefix" --include='*.cmake' --include='*.h'; then
+if grep -rlF -e "$root" -e "$work/first" "$work/prefix" --include='*.cmake' --include='*.h' --include='*.pc'; then
   echo "test_consumers: the files above name a folder of the build machine" >&2
   exit 1
 fi
 
 consume installed -DCMAKE_PREFIX_PATH="$work/prefix;$prefixes"
+
+if wants pkg_config; then
+  echo "consumer pkg_config"
+  cp -r examples/consumer/pkg_config "$work"
+  libraries=$(dirname "$(find "$work/prefix" -name 'libzerone.*' | head -n 1)")
+  export PKG_CONFIG_PATH=$libraries/pkgconfig
+  static=--static
+  if [[ -e $libraries/libzerone.so ]]; then
+    static=''
+  fi
+  quietly make -C "$work/pkg_config" STATIC=$static
+  LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$work/pkg_config/consumer"
+fi
 
 if [[ $cuda == ON ]]; then
   echo "consumer cpu_only: left out, $build was built with CUDA"

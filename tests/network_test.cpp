@@ -112,7 +112,7 @@ TEST(Network, Experiment1WithZeroWeightsGivesZeros) {
           nn::prepare(model);
           Tape tape;
           const Var x = tape.leaf(Tensor::uniform(context, {2, 3, 8, 8}, -1, 1));
-          const Var y = model.forward(x);
+          const Var y = model(x);
           EXPECT_EQ(values_of(y), std::vector<double>(2 * 64 * 64, 0.0));
           tape.backward(y, {.seed = Tensor::uniform(context, {2, 64, 8, 8}, -1, 1)});
           EXPECT_EQ(values_of(tape.grad(x)), std::vector<double>(2 * 3 * 64, 0.0));

@@ -175,6 +175,10 @@ TEST(Tensor, NhwcLiesChannelsLast) {
     EXPECT_EQ(nhwc.layout(), x.layout());
     EXPECT_EQ(values_of(nhwc), values_of(rows));
     EXPECT_EQ(nhwc.contiguous_nhwc().data(), nhwc.data());
+    const Tensor grey = Tensor::uniform(context, {2, 1, 4, 5}), marked = grey.contiguous_nhwc();
+    EXPECT_EQ(marked.data(), grey.data());
+    EXPECT_EQ(marked.stride(1), 1);
+    EXPECT_EQ(marked.to_vector<float>(), grey.to_vector<float>());
     EXPECT_THROW((void)Tensor::empty_nhwc(context, {2, 3, 4}), ShapeError);
   });
 }
@@ -666,6 +670,22 @@ TEST(Random, SameSeedSameBitsOnEveryDevice) {
       EXPECT_EQ(normal[i], normal[0]) << "CPU and GPU";
       EXPECT_EQ(later[i], later[0]) << "CPU and GPU";
     }
+  }
+}
+
+TEST(Random, GoesOnFromAPosition) {
+  for (Context& context : test::contexts()) {
+    context.seed(42);
+    EXPECT_EQ(context.random_position(), 0u);
+    (void)Tensor::normal(context, {1001});
+    const std::uint64_t position = context.random_position();
+    EXPECT_NE(position, 0u);
+    const std::vector<float> next = Tensor::uniform(context, {77}).to_vector<float>();
+    context.seed(7);
+    (void)Tensor::uniform(context, {5});
+    context.seed(42, position);
+    EXPECT_EQ(context.random_position(), position);
+    EXPECT_EQ(Tensor::uniform(context, {77}).to_vector<float>(), next) << context.name();
   }
 }
 

@@ -7,6 +7,7 @@ import argparse
 import dataclasses
 import filecmp
 import json
+import math
 import platform
 import random
 import sys
@@ -450,6 +451,63 @@ def make_pointwise(folder: Path) -> None:
                 "row-major; y and gy are row-major in the view's axes; loss = sum(y * gy)")
 
 
+# ----------------------------------------------------------------------------------- elementwise
+
+
+def unary_cases(data: Data, pack: Pack) -> list[Json]:
+    """Functions of one operand on numbers of every size, and on special values with gy = 1."""
+    grid = torch.cat([data.draw((64,), False), 4 * data.draw((32,), False),
+                      torch.arange(-24, 25) / 4.0, torch.tensor([30.0, 85.0, 1e-3, 1e-9, 0.0])])
+    grid = torch.cat([grid, -grid]).float().double()
+    special = torch.tensor([-math.inf, -100.0, -1.0, -0.0, 0.0, 1.0, 100.0, math.inf, math.nan],
+                           dtype=torch.float64)
+    gy = data.draw(grid.shape, False)
+    ones = torch.ones_like(special)
+    functions: list[tuple[str, Json, Callable[[Tensor], Tensor]]] = [
+        ("exp", {}, torch.exp), ("log", {}, torch.log), ("sigmoid", {}, torch.sigmoid),
+        ("tanh", {}, torch.tanh), ("silu", {}, F.silu), ("gelu_erf", {}, F.gelu),
+        ("gelu_tanh", {}, lambda x: F.gelu(x, approximate="tanh"))]
+    for slope in (0.01, 0.25, 0.0, -0.5):
+        functions.append(("leaky_relu", {"slope": slope},
+                          lambda x, slope=slope: F.leaky_relu(x, slope)))
+    for low, high in ((-0.75, 1.25), (0.0, 6.0), (-1.0, -0.0), (1.0, 1.0), (-math.inf, 0.5)):
+        functions.append(("clamp", {"low": str(low), "high": str(high)},
+                          lambda x, low=low, high=high: torch.clamp(x, low, high)))
+    shared = {"grid": (grid, gy, pack.add(grid), pack.add(gy)),
+              "special": (special, ones, pack.add(special), pack.add(ones))}
+    cases = []
+    for name, params, function in functions:
+        for values, (x, seed, x_place, gy_place) in shared.items():
+            x = x.clone().requires_grad_()
+            y = function(x)
+            (dx,) = torch.autograd.grad(y, [x], seed)
+            cases.append({"name": name, "values": values, "params": params,
+                          "tensors": {"x": x_place, "gy": gy_place, "y": pack.add(y),
+                                      "dx": pack.add(dx)}})
+    return cases
+
+
+def div_case(data: Data, pack: Pack) -> Json:
+    """A quotient of two operands that are both broadcast."""
+    a = data.draw((4, 1, 5), False).requires_grad_()
+    b = data.draw((3, 1), False).requires_grad_()
+    y = a / b
+    gy = data.draw(y.shape, False)
+    da, db = torch.autograd.grad(y, [a, b], gy)
+    named = {"a": a, "b": b, "gy": gy, "y": y, "da": da, "db": db}
+    return {"name": "div", "tensors": {key: pack.add(value) for key, value in named.items()}}
+
+
+def make_elementwise(folder: Path) -> None:
+    """Writes elementwise.json and elementwise.npy."""
+    pack = Pack("elementwise.npy")
+    data = Data(7)
+    cases = [*unary_cases(data, pack), div_case(data, pack)]
+    write_group(folder, "elementwise", cases, [pack],
+                "y = name(x) with the parameters given (as text where one may be infinite); "
+                "values: grid or special; x and gy are shared; loss = sum(y * gy)")
+
+
 # -------------------------------------------------------------------------------------- networks
 
 LEVELS = 257
@@ -609,17 +667,388 @@ def make_networks(folder: Path) -> None:
                 "all parameters after it")
 
 
+# ------------------------------------------------------------------------------------------ pool
+
+
+@dataclasses.dataclass(frozen=True)
+class Pool:
+    """One pooling problem; fields as in tests/shapes/pool.txt."""
+
+    kind: str = "max"
+    n: int = 2
+    c: int = 2
+    h: int = 6
+    w: int = 7
+    kh: int = 2
+    kw: int = 2
+    stride_h: int = 2
+    stride_w: int = 2
+    pad_t: int = 0
+    pad_b: int = 0
+    pad_l: int = 0
+    pad_r: int = 0
+    dil_h: int = 1
+    dil_w: int = 1
+    ceil: int = 0
+    count: int = 1
+
+    def run(self, x: Tensor) -> Tensor:
+        """The pooling by torch.nn.functional."""
+        kernel, stride = (self.kh, self.kw), (self.stride_h, self.stride_w)
+        padding = (self.pad_t, self.pad_l)
+        if self.kind == "adaptive":
+            return F.adaptive_avg_pool2d(x, kernel)
+        if (self.pad_t, self.pad_l) != (self.pad_b, self.pad_r):
+            if self.ceil or not self.count:
+                raise AssertionError("padding first makes sense without ceil and with count only")
+            fill = -math.inf if self.kind == "max" else 0.0
+            x, padding = F.pad(x, (self.pad_l, self.pad_r, self.pad_t, self.pad_b), value=fill), 0
+        if self.kind == "max":
+            return F.max_pool2d(x, kernel, stride, padding, (self.dil_h, self.dil_w),
+                                bool(self.ceil))
+        return F.avg_pool2d(x, kernel, stride, padding, bool(self.ceil), bool(self.count))
+
+
+def listed_pools() -> list[tuple[str, Pool]]:
+    """The pooling problems."""
+    cases: list[tuple[str, Pool]] = []
+
+    def add(name: str, **fields: Any) -> None:
+        cases.append((name, Pool(**fields)))
+
+    for kind in ("max", "avg"):
+        add(f"{kind}_k2", kind=kind)
+        add(f"{kind}_k2_even", kind=kind, h=4, w=16)
+        for ceil in (0, 1):
+            for size in range(1, 8):
+                add(f"{kind}_k3_s2_{size}_ceil{ceil}", kind=kind, h=size, w=9 - size, kh=3, kw=3,
+                    ceil=ceil, **pads(1, 1, 1, 1))
+            add(f"{kind}_k3_s1_ceil{ceil}", kind=kind, kh=3, kw=3, stride_h=1, stride_w=1,
+                ceil=ceil, **pads(1, 1, 1, 1))
+            add(f"{kind}_k1_s3_ceil{ceil}", kind=kind, kh=1, kw=1, stride_h=3, stride_w=3,
+                ceil=ceil)
+            add(f"{kind}_gaps_ceil{ceil}", kind=kind, h=11, w=12, stride_h=4, stride_w=5, ceil=ceil)
+            add(f"{kind}_k4x5_s3x2_ceil{ceil}", kind=kind, h=10, w=9, kh=4, kw=5, stride_h=3,
+                stride_w=2, ceil=ceil, **pads(2, 2, 1, 1))
+        add(f"{kind}_last_window_in_padding", kind=kind, h=4, w=5, stride_h=3, stride_w=3, ceil=1,
+            **pads(1, 1, 1, 1))
+        add(f"{kind}_beyond", kind=kind, h=3, w=3, kh=4, kw=4, ceil=1)
+        add(f"{kind}_pad_1002", kind=kind, kh=2, kw=4, **pads(1, 0, 0, 2))
+        add(f"{kind}_pad_0110", kind=kind, kh=3, kw=3, stride_h=1, **pads(0, 1, 1, 0))
+        add(f"{kind}_batch_0", kind=kind, n=0)
+    for ceil in (0, 1):
+        add(f"uncounted_ceil{ceil}", kind="avg", h=7, w=8, kh=3, kw=4, ceil=ceil, count=0,
+            **pads(1, 1, 2, 2))
+        add(f"dilated_ceil{ceil}", h=11, w=10, kh=3, kw=2, dil_h=2, dil_w=3, ceil=ceil,
+            **pads(1, 1, 1, 1))
+    for h, w, out_h, out_w in [(6, 8, 3, 4), (7, 10, 3, 4), (5, 3, 5, 3), (3, 4, 7, 9), (9, 7, 1, 1),
+                               (1, 1, 2, 3), (5, 6, 1, 4)]:
+        add(f"adaptive_{h}x{w}_{out_h}x{out_w}", kind="adaptive", h=h, w=w, kh=out_h, kw=out_w)
+    return cases
+
+
+def pool_case(name: str, pool: Pool, data: Data, pack: Pack) -> Json:
+    """Runs one pooling problem forward and backward; integers make equal maxima likely."""
+    x = data.draw((pool.n, pool.c, pool.h, pool.w), pool.kind == "max").requires_grad_()
+    y = pool.run(x)
+    gy = data.draw(y.shape, pool.kind == "max")
+    (dx,) = torch.autograd.grad(y, [x], gy)
+    params = dataclasses.asdict(pool)
+    kind = params.pop("kind")
+    named = {"x": x, "gy": gy, "y": y, "dx": dx}
+    return {"name": name, "kind": kind, "params": params,
+            "tensors": {key: pack.add(value) for key, value in named.items()}}
+
+
+def make_pool(folder: Path) -> None:
+    """Writes pool.json and pool.npy."""
+    pack = Pack("pool.npy")
+    data = Data(5)
+    cases = [pool_case(name, pool, data, pack) for name, pool in listed_pools()]
+    write_group(folder, "pool", cases, [pack],
+                "NCHW, all row-major; loss = sum(y * gy); maxima are of small integers; adaptive: "
+                "kh and kw are the sizes of y, the other parameters mean nothing")
+
+
+# ------------------------------------------------------------------------------------ batch norm
+
+
+def batch_norm_case(name: str, shape: Sequence[int], training: bool, weight: bool, running: bool,
+                    data: Data, pack: Pack) -> Json:
+    """F.batch_norm and its gradients; the loss is sum(y * gy)."""
+    x = (data.draw(shape, False) * 2 + 1).requires_grad_()
+    named: dict[str, Tensor] = {"x": x}
+    channels = (shape[1],)
+    if weight:
+        named["weight"] = data.draw(channels, False).requires_grad_()
+        named["bias"] = data.draw(channels, False).requires_grad_()
+    mean = var = None
+    if running:
+        mean, var = data.draw(channels, False), data.draw(channels, False).abs() + 0.5
+        named |= {"running_mean": mean.clone(), "running_var": var.clone()}
+    params = {"training": training, "momentum": 0.25, "eps": 1e-3}
+    y = F.batch_norm(x, mean, var, named.get("weight"), named.get("bias"), **params)
+    gy = data.draw(shape, False)
+    leaves = [key for key in ("x", "weight", "bias") if key in named]
+    grads = torch.autograd.grad(y, [named[key] for key in leaves], gy)
+    named |= {"y": y, "gy": gy}
+    named |= {f"d{key}": grad for key, grad in zip(leaves, grads)}
+    if mean is not None and var is not None:
+        named |= {"new_running_mean": mean, "new_running_var": var}
+    return {"name": name, "params": params,
+            "tensors": {key: pack.add(value) for key, value in named.items()}}
+
+
+def make_batch_norm(folder: Path) -> None:
+    """Writes batch_norm.json and batch_norm.npy."""
+    pack, data = Pack("batch_norm.npy"), Data(5)
+    shapes = {"rows": (9, 5), "series": (3, 4, 6), "images": (3, 5, 4, 6), "volume": (2, 3, 2, 3, 4)}
+    cases = [batch_norm_case(f"{name}_{'training' if training else 'evaluation'}_{index}", shape,
+                             training, index != 1, not training or index != 2, data, pack)
+             for name, shape in shapes.items() for training in (True, False)
+             for index in range(3 if training else 2)]
+    write_group(folder, "batch_norm", cases, [pack],
+                "F.batch_norm; new_running_* are the running statistics afterwards; "
+                "loss = sum(y * gy)")
+
+
+# --------------------------------------------------------------------------------------- softmax
+
+
+def softmax_case(name: str, shape: Sequence[int], axis: int, data: Data, pack: Pack) -> Json:
+    """softmax and log_softmax over one axis and their gradients."""
+    x = (data.draw(shape, False) * 3).requires_grad_()
+    gy = data.draw(shape, False)
+    named: dict[str, Tensor] = {"x": x, "gy": gy}
+    for key, function in (("softmax", torch.softmax), ("log_softmax", torch.log_softmax)):
+        y = function(x, axis)
+        named |= {key: y, f"d{key}": torch.autograd.grad(y, x, gy)[0]}
+    return {"name": name, "kind": "softmax", "params": {"axis": axis},
+            "tensors": {key: pack.add(value) for key, value in named.items()}}
+
+
+def cross_entropy_case(name: str, shape: Sequence[int], reduction: str, smoothing: float,
+                       ignored: int, data: Data, pack: Pack) -> Json:
+    """F.cross_entropy and its gradient; some labels are ignored."""
+    x = (data.draw(shape, False) * 3).requires_grad_()
+    labels = torch.randint(0, shape[1], (shape[0], *shape[2:]), generator=data.generator)
+    labels.view(-1)[::4] = ignored
+    loss = F.cross_entropy(x, labels, ignore_index=ignored, reduction=reduction,
+                           label_smoothing=smoothing)
+    gy = data.draw(loss.shape, False)
+    named = {"x": x, "labels": labels.double(), "gy": gy, "loss": loss,
+             "dx": torch.autograd.grad(loss, x, gy)[0]}
+    return {"name": name, "kind": "cross_entropy",
+            "params": {"reduction": reduction, "label_smoothing": smoothing,
+                       "ignore_index": ignored},
+            "tensors": {key: pack.add(value) for key, value in named.items()}}
+
+
+def make_softmax(folder: Path) -> None:
+    """Writes softmax.json and softmax.npy."""
+    pack, data = Pack("softmax.npy"), Data(6)
+    cases = [softmax_case(f"axis{axis}_of_{'x'.join(map(str, shape))}", shape, axis, data, pack)
+             for shape in ((7,), (5, 11), (3, 4, 6), (2, 5, 3, 4)) for axis in range(len(shape))]
+    for shape in ((9, 6), (4, 5, 7), (3, 4, 5, 2)):
+        for reduction in ("mean", "sum", "none"):
+            for smoothing, ignored in ((0.0, -100), (0.0, 2), (0.15, -100), (0.15, 1)):
+                name = f"{'x'.join(map(str, shape))}_{reduction}_{smoothing}_{ignored}"
+                cases.append(cross_entropy_case(name, shape, reduction, smoothing, ignored, data,
+                                                pack))
+    write_group(folder, "softmax", cases, [pack],
+                "softmax, log_softmax: dsoftmax and dlog_softmax are the gradients of x under gy; "
+                "cross_entropy: loss, and dx under gy; labels are integers stored as f64")
+
+
+# ----------------------------------------------------------------------------------- concatenate
+
+JOINS: list[tuple[str, int, list[tuple[int, ...]]]] = [  # name, axis, shapes
+    ("one", 0, [(3, 2)]),
+    ("channels", 1, [(2, 3, 4, 5), (2, 1, 4, 5), (2, 2, 4, 5)]),
+    ("batch", 0, [(1, 2, 3), (4, 2, 3)]),
+    ("last_from_the_end", -1, [(2, 3, 2), (2, 3, 5), (2, 3, 1), (2, 3, 2)]),
+    ("empty_operand", 1, [(2, 3), (2, 0), (2, 2)]),
+    ("many", 0, [(size, 2) for size in range(1, 13)]),
+]
+
+
+def make_concatenate(folder: Path) -> None:
+    """Writes concatenate.json and concatenate.npy."""
+    pack = Pack("concatenate.npy")
+    data = Data(8)
+    cases = []
+    for name, axis, shapes in JOINS:
+        inputs = [data.draw(shape, True).requires_grad_() for shape in shapes]
+        y = torch.cat(inputs, axis)
+        gy = data.draw(y.shape, True, 3)
+        grads = torch.autograd.grad(y, inputs, gy)
+        named = {"y": y, "gy": gy}
+        named |= {f"x{i}": x for i, x in enumerate(inputs)}
+        named |= {f"dx{i}": dx for i, dx in enumerate(grads)}
+        cases.append({"name": name, "axis": axis,
+                      "tensors": {key: pack.add(value) for key, value in named.items()}})
+    write_group(folder, "concatenate", cases, [pack], "inputs x0, x1, ...; loss = sum(y * gy)")
+
+
+# -------------------------------------------------------------------------------------- training
+
+
+def optimizer_cases(data: Data, pack: Pack) -> list[Json]:
+    """Fifteen steps on two parameters with given gradients, the second masked in part."""
+    steps = 15
+    sizes = {"a": (3, 7), "b": (5,)}
+    mask = torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0], dtype=torch.float64)
+    start = {key: data.draw(size, False) for key, size in sizes.items()}
+    start["b"] *= mask
+    grads = {key: data.draw((steps, *size), False) for key, size in sizes.items()}
+    rates = [0.05 * 0.9**step for step in range(steps)]
+    common = {f"start_{key}": pack.add(value) for key, value in start.items()}
+    common |= {f"grads_{key}": pack.add(value) for key, value in grads.items()}
+    common["mask_b"] = pack.add(mask)
+    optimizers: list[tuple[str, type[torch.optim.Optimizer], Json]] = [
+        ("sgd", torch.optim.SGD, {}),
+        ("sgd", torch.optim.SGD, {"weight_decay": 0.1}),
+        ("sgd", torch.optim.SGD, {"momentum": 0.9}),
+        ("sgd", torch.optim.SGD, {"momentum": 0.75, "weight_decay": 0.1}),
+        ("sgd", torch.optim.SGD, {"momentum": 0.9, "weight_decay": 0.01, "nesterov": True}),
+        ("adam", torch.optim.Adam, {}),
+        ("adam", torch.optim.Adam, {"weight_decay": 0.1}),
+        ("adam", torch.optim.Adam, {"betas": [0.5, 0.9], "eps": 0.01}),
+        ("adamw", torch.optim.AdamW, {}),
+        ("adamw", torch.optim.AdamW, {"betas": [0.8, 0.99], "eps": 1e-4, "weight_decay": 0.25}),
+    ]
+    cases = []
+    for name, kind, hyper in optimizers:
+        for idle in ([], [0, 1, 6]):  # steps in which the second parameter has no gradient
+            values = {key: value.clone().requires_grad_() for key, value in start.items()}
+            optimizer = kind(list(values.values()), lr=rates[0], foreach=False, **hyper)
+            trace: dict[str, list[Tensor]] = {key: [] for key in values}
+            for step in range(steps):
+                optimizer.param_groups[0]["lr"] = rates[step]
+                for key, value in values.items():
+                    value.grad = grads[key][step].clone()
+                values["b"].grad = None if step in idle else grads["b"][step] * mask
+                optimizer.step()
+                for key, value in values.items():
+                    trace[key].append(value.detach().clone())
+            if bool((values["b"].detach()[mask == 0] != 0).any()):
+                raise AssertionError("a masked weight left zero")
+            tensors = {f"trace_{key}": pack.add(torch.stack(value)) for key, value in trace.items()}
+            cases.append({"name": name, "params": hyper, "idle": idle, "rates": rates,
+                          "tensors": {**common, **tensors}})
+    return cases
+
+
+def schedule_cases() -> list[Json]:
+    """Learning rates of 40 steps."""
+
+    def rates(make: Callable[[torch.optim.Optimizer], Any]) -> list[float]:
+        parameter = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+        optimizer = torch.optim.SGD([parameter], lr=0.3)
+        schedule = make(optimizer)
+        found = []
+        for _ in range(40):
+            found.append(float(schedule.get_last_lr()[0]))
+            optimizer.step()
+            schedule.step()
+        return found
+
+    lr = torch.optim.lr_scheduler
+
+    def warm(optimizer: torch.optim.Optimizer) -> Any:
+        parts = [lr.LinearLR(optimizer, start_factor=0.25, total_iters=6),
+                 lr.CosineAnnealingLR(optimizer, 20, eta_min=0.01)]
+        return lr.SequentialLR(optimizer, parts, milestones=[6])
+
+    return [
+        {"name": "step", "params": {"period": 7, "factor": 0.5},
+         "rates": rates(lambda o: lr.StepLR(o, 7, gamma=0.5))},
+        {"name": "cosine", "params": {"steps": 25, "minimum": 0.02, "warm_up": 0, "factor": 1.0},
+         "rates": rates(lambda o: lr.CosineAnnealingLR(o, 25, eta_min=0.02))},
+        {"name": "cosine", "params": {"steps": 20, "minimum": 0.01, "warm_up": 6, "factor": 0.25},
+         "rates": rates(warm)},
+    ]
+
+
+def clip_cases(data: Data, pack: Pack) -> list[Json]:
+    """Three gradients, their norm, and what is left of them."""
+    given = [data.draw(size, False) for size in ((3, 7), (40,), ())]
+    cases = []
+    for limit in (1.5, 1000.0):
+        values = [torch.zeros_like(g).requires_grad_() for g in given]
+        tensors = {}
+        for i, (value, grad) in enumerate(zip(values, given)):
+            value.grad = grad.clone()
+            tensors[f"grad{i}"] = pack.add(grad)
+        total = torch.nn.utils.clip_grad_norm_(values, limit, foreach=False)
+        for i, value in enumerate(values):
+            assert value.grad is not None
+            tensors[f"by_norm{i}"] = pack.add(value.grad)
+            value.grad = given[i].clone()
+        torch.nn.utils.clip_grad_value_(values, limit, foreach=False)
+        for i, value in enumerate(values):
+            assert value.grad is not None
+            tensors[f"by_value{i}"] = pack.add(value.grad)
+        cases.append({"name": "clip", "limit": limit, "norm": total.item(), "tensors": tensors})
+    return cases
+
+
+def loss_scaler_case(data: Data, pack: Pack) -> Json:
+    """Twenty steps of SGD under a GradScaler, four of them with an infinite or NaN gradient."""
+    parameter = data.draw((6,), False).float().requires_grad_()
+    optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+    factors = data.draw((20, 6), False)
+    for step, bad in ((2, math.inf), (3, math.nan), (10, -math.inf), (14, math.inf)):
+        factors[step, 4] = bad
+    tensors = {"start": pack.add(parameter.double()), "factors": pack.add(factors)}
+    scales, trace = [], []
+    for row in factors.float():
+        optimizer.zero_grad()
+        scaler.scale((parameter * row).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+        trace.append(parameter.detach().double().clone())
+    tensors["trace"] = pack.add(torch.stack(trace))
+    return {"name": "loss_scaler", "params": {"scale": 1024.0, "interval": 3, "lr": 0.1,
+                                              "momentum": 0.9}, "scales": scales,
+            "tensors": tensors}
+
+
+def make_training(folder: Path) -> None:
+    """Writes training.json and training.npy."""
+    pack = Pack("training.npy")
+    data = Data(17)
+    cases = [*optimizer_cases(data, pack), *schedule_cases(), *clip_cases(data, pack),
+             loss_scaler_case(data, pack)]
+    write_group(folder, "training", cases, [pack],
+                "optimizers: values after each step, with the rate and the gradients of that step; "
+                "b is masked and has no gradient in the idle steps; schedules start at 0.3; "
+                "loss_scaler: loss = sum(parameter * factors[step]) in fp32, scales after it")
+
+
 def make_all(folder: Path) -> None:
     """Makes every golden file in `folder`."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     make_conv2d(folder)
     make_pointwise(folder)
+    make_elementwise(folder)
     make_networks(folder)
+    make_training(folder)
+    make_pool(folder)
+    make_batch_norm(folder)
+    make_softmax(folder)
+    make_concatenate(folder)
 
 
-FILES = ("conv2d.json", "conv2d.npy", "pointwise.json", "pointwise.npy", "networks.json",
-         "networks.npy", "networks_f32.npy")
+FILES = ("conv2d.json", "conv2d.npy", "pointwise.json", "pointwise.npy", "elementwise.json",
+         "elementwise.npy", "networks.json",
+         "networks.npy", "networks_f32.npy", "training.json", "training.npy",
+         "pool.json", "pool.npy",
+         "batch_norm.json", "batch_norm.npy", "softmax.json", "softmax.npy",
+         "concatenate.json", "concatenate.npy")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,7 +12,8 @@ namespace zerone::test {
 
 /// One context a device that this machine has: always the CPU, and the first GPU if there is one.
 inline std::vector<Context> contexts(const ContextOptions& options = {}) {
-  std::vector<Context> all{Context(Device::cpu(), options)};
+  std::vector<Context> all;
+  all.emplace_back(Device::cpu(), options);
   if (cuda_device_count() > 0) all.emplace_back(Device::cuda(), options);
   return all;
 }
