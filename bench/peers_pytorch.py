@@ -20,6 +20,7 @@ import datetime
 import gc
 import json
 import math as mathematics
+import os
 import platform
 import re
 import statistics
@@ -696,7 +697,8 @@ def header(setting: Setting, seconds: dict[str, float]) -> Json:
         "cudnn": str(cudnn) if cudnn else "",
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "commit": output_of("git", "-C", str(SHAPES), "rev-parse", "HEAD"),
+        "commit": os.environ.get("ZERONE_COMMIT") or
+                  output_of("git", "-C", str(SHAPES), "rev-parse", "HEAD"),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "command": " ".join(["python3", "bench/peers_pytorch.py", *sys.argv[1:]]),
         "cache": "warm",

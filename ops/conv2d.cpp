@@ -84,8 +84,7 @@ std::array<std::int64_t, 4> strides_of(const Tensor& x) {
 std::optional<bool> is_nhwc(const Tensor& x) {
   const auto& layout = x.layout();
   if (layout.sizes[2] * layout.sizes[3] <= 1) return std::nullopt;
-  if (layout.sizes[1] <= 1)
-    return layout.strides[1] == 1 ? std::optional(true) : std::nullopt;
+  if (layout.sizes[1] <= 1) return layout.strides[1] == 1 ? std::optional(true) : std::nullopt;
   return layout.strides[1] < std::max(layout.sizes[2] > 1 ? layout.strides[2] : 0,
                                       layout.sizes[3] > 1 ? layout.strides[3] : 0);
 }

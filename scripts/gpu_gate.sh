@@ -55,7 +55,7 @@ STEP_LOGS=$work/logs
 STEP_AFTER=save
 save() {
   {
-    printf 'commit %s\n' "$(git rev-parse HEAD 2>/dev/null || echo unknown)"
+    printf 'commit %s\n' "${ZERONE_COMMIT:-$(git rev-parse HEAD 2>/dev/null || echo unknown)}"
     nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,temperature.gpu \
       --format=csv 2>/dev/null
     summary
@@ -116,6 +116,11 @@ readonly sanitized=(
   'elementwise *'
   'reduce *'
   'pointwise Pointwise.NamedProblems*:Pointwise.KnownZero*:Pointwise.NoSpelling*'
+  'batch_norm BatchNorm.*'
+  'dropout Dropout*'
+  'optimizer Optimizer*'
+  'pool Pool.*'
+  'softmax Softmax.*:CrossEntropy.*'
   'conv2d Conv2d.NamedProblems*:Conv2d.WeightsWithZeros*:Conv2d.NoInput*:Conv2d.Denormals*'
 )
 sanitize() {  # TOOL TEST FILTER; API errors inside vendor libraries are theirs, ours are checked

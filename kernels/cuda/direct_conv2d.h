@@ -35,7 +35,8 @@ struct DirectConv2d;
 [[nodiscard]] cudaError_t direct_conv2d_forward(const DirectConv2d& plan, const Conv2dForward& args,
                                                 cudaStream_t stream);
 
-/// dx = the gradient of x, gated if asked; every element of dx is written. Otherwise as direct_conv2d_forward.
+/// dx = the gradient of x, gated if asked; every element of dx is written. Otherwise as
+/// direct_conv2d_forward.
 [[nodiscard]] cudaError_t direct_conv2d_backward_data(const DirectConv2d& plan,
                                                       const Conv2dBackwardData& args,
                                                       cudaStream_t stream);
