@@ -100,7 +100,7 @@ check:  ## format, include arrows, scripts, Python tests
 	python3 scripts/check_includes.py
 	python3 scripts/check_includes_test.py
 	python3 bench/compare_test.py
-	python3 -m py_compile bench/peers_pytorch.py tests/reference/make_golden.py
+	python3 -m py_compile bench/peers_pytorch.py bench/peers_fashion_mnist.py tests/reference/make_golden.py
 	shellcheck -x scripts/*.sh .ci/run
 
 install:  ## installs what is missing

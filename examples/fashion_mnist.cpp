@@ -232,7 +232,11 @@ class Training {
     Training trial(context, o, train, test);
     trial.load_batch(0);
     const auto step = [&trial] { trial.step(); };
-    if (o.tune.value_or(context.device().is_cuda())) tune(context, step);
+    const bool tuned = trial.tuned();
+    if (tuned && !o.resume.empty() && std::filesystem::exists(plans_of(o.resume)))
+      load_plans(context, plans_of(o.resume));
+    else if (tuned)
+      tune(context, step);
     step();
     (void)trial.evaluate();
   }
@@ -289,6 +293,10 @@ class Training {
       for (const NamedTensor& state : scaler_->state())
         metadata["loss_scaler." + state.name] = fmt::format("{:a}", state.tensor.item());
     nn::save_checkpoint(net_, *optimizer_, path, metadata);
+    if (tuned())  // other implementations would give other bits after resume()
+      save_plans(context_, plans_of(path));
+    else
+      std::filesystem::remove(plans_of(path));
   }
 
   /// Goes on where save() was called, bit for bit the same on the same device.
@@ -326,6 +334,9 @@ class Training {
   }
 
  private:
+  static std::string plans_of(const std::string& checkpoint) { return checkpoint + ".plans"; }
+  bool tuned() const { return o_.tune.value_or(context_.device().is_cuda()); }
+
   Tensor normalized(const Tensor& x) const {
     const Tensor scaled =
         affine(x.to(dtype_), 1 / (255 * image_stddev), -image_mean / image_stddev);

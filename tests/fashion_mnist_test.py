@@ -10,12 +10,15 @@ import gzip
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import struct
 import subprocess
 import sys
 import tempfile
 import unittest
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +66,18 @@ class Case(unittest.TestCase):
         for option, value in usual.items():
             if option not in given:
                 given += [option, str(value)]
-        return [PROGRAM, "--no-tune", *given]
+        return [PROGRAM, *given] if "--tune" in given else [PROGRAM, "--no-tune", *given]
 
     def program(self, *arguments: object) -> tuple[int, str, str]:
         """Exit status, stdout and stderr."""
         done = subprocess.run(self.command(*arguments), capture_output=True, text=True, timeout=600,
                               check=False)
         return done.returncode, done.stdout, done.stderr
+
+    def running(self, *arguments: object) -> subprocess.Popen[str]:
+        """The program at work."""
+        return subprocess.Popen(self.command(*arguments), stdout=subprocess.PIPE,
+                                stderr=subprocess.DEVNULL, text=True)
 
     def results(self, *arguments: object, status: int = 0) -> Json:
         """What a run writes."""
@@ -90,6 +98,14 @@ def numbers(document: Json) -> list[list[float]]:
     """All that a run found out, without times."""
     return [[epoch[name] for name in ("epoch", "train_loss", "test_loss", "test_accuracy")]
             for epoch in document["rows"][0]["epochs"]]
+
+
+def epochs_of(process: subprocess.Popen[str]) -> Iterator[int]:
+    """Numbers of the epochs, as their lines appear."""
+    assert process.stdout
+    for line in process.stdout:
+        if found := re.match(r" +(\d+)( +[\d.]+){3} % ", line):
+            yield int(found[1])
 
 
 def parts(path: Path) -> tuple[Json, bytes]:
@@ -147,30 +163,30 @@ class Running(Case):
 
 
 class Continuing(Case):
-    def kill_after(self, line_of: int, state: Path, *options: object) -> int:
-        """Runs until the line of that epoch appears; the epochs that the checkpoint holds."""
-        process = subprocess.Popen(self.command("--checkpoint", state, *options),
-                                   stdout=subprocess.PIPE, text=True)
-        with process:
-            assert process.stdout
-            for line in process.stdout:
-                if line.split()[:1] == [str(line_of)] and "%" in line:
-                    process.kill()
-        return len(json.loads(parts(state)[0]["__metadata__"]["epochs"]))
+    def copied_on_the_way(self, state: Path, copy: Path, *options: object) -> int:
+        """A whole run, its checkpoint copied after some epochs: their number."""
+        with self.running("--checkpoint", state, *options) as process:
+            for epoch in epochs_of(process):
+                if epoch == 3:
+                    for ending in ("", ".plans"):
+                        if Path(f"{state}{ending}").exists():
+                            shutil.copy(f"{state}{ending}", f"{copy}{ending}")
+        self.assertEqual(process.returncode, 0)
+        return len(json.loads(parts(copy)[0]["__metadata__"]["epochs"]))
 
     def test_a_resumed_run_equals_one_that_was_not_interrupted(self) -> None:
-        for more in ((), ("--augment", "--seed", "9")):
-            state, whole = self.folder / "state", self.folder / "whole"
+        for i, more in enumerate(((), ("--augment", "--seed", "9", "--tune"))):
+            whole, state = self.folder / f"whole{i}", self.folder / f"state{i}"
             options = ("--epochs", "12", *more)
-            expected = self.results("--checkpoint", whole, *options)
-            done = next(count for _ in range(10)  # the signal may come late
-                        if (count := self.kill_after(2, state, *options)) < 12)
-            self.assertGreaterEqual(done, 1)
-            found = self.results("--checkpoint", state, "--resume", state, *options)
-            self.assertEqual(numbers(found), numbers(expected))
+            done = next(count for _ in range(10)  # the copy may be made late
+                        if (count := self.copied_on_the_way(whole, state, *options)) < 12)
+            self.assertGreaterEqual(done, 2)
+            self.assertEqual(Path(f"{state}.plans").exists(), "--tune" in more)
+            found = numbers(self.results("--checkpoint", state, "--resume", state, *options))
             (header, data), (expected_header, expected_data) = parts(state), parts(whole)
-            for one in (header, expected_header):
-                del one["__metadata__"]["epochs"]  # has times
+            del header["__metadata__"]["epochs"]  # has times
+            epochs = json.loads(expected_header["__metadata__"].pop("epochs"))
+            self.assertEqual(found, numbers({"rows": [{"epochs": epochs}]}))
             self.assertEqual(header, expected_header)
             self.assertEqual(data, expected_data)
 
@@ -196,14 +212,11 @@ class Continuing(Case):
 
     def test_ctrl_c_keeps_whole_epochs(self) -> None:
         path = self.folder / "out.json"
-        process = subprocess.Popen(self.command("--epochs", "1000", "--json", path),
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        with process:
-            assert process.stdout
-            for line in process.stdout:
-                if line.split()[:1] == ["1"] and "%" in line:
+        with self.running("--epochs", "1000", "--json", path) as process:
+            for epoch in epochs_of(process):
+                if epoch == 1:
                     process.send_signal(signal.SIGINT)
-            self.assertEqual(process.wait(), 130)
+        self.assertEqual(process.returncode, 130)
         document = json.loads(path.read_text(encoding="utf-8"))
         self.assertFalse(document["header"]["complete"])
         self.assertGreaterEqual(len(document["rows"][0]["epochs"]), 1)
