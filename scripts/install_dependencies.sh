@@ -27,6 +27,7 @@ build  libhwy-dev          -                portable SIMD of the pointwise and z
 build  libfmt-dev          -                texts of errors and of explain
 build  nlohmann-json3-dev  -                saved plans, JSON of the experiments; build time only
 build  libdnnl-dev         -                oneDNN rows: the fastest dense CPU rows and the peer
+build  ocl-icd-opencl-dev  -                asked for by the CMake package of oneDNN; not called
 build  libcli11-dev        -                command lines of the experiments
 build  zlib1g-dev          -                images of fashion_mnist, which are gzip files
 build  libgtest-dev        -                tests
